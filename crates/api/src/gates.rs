@@ -1,0 +1,116 @@
+//! Feature gates, in Kubernetes' form: `--feature-gates Name=true,Other=false`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which guards are switched on. All are, unless told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureGates {
+    pub resources_deletion_protection: bool,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        Self { resources_deletion_protection: true }
+    }
+}
+
+/// One `Name=true|false` of the flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureGate {
+    gate: Gate,
+    on: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    ResourcesDeletionProtection,
+}
+
+const KNOWN: &[(&str, Gate)] = &[("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection)];
+
+impl FeatureGates {
+    /// The defaults with the given choices made, later ones winning.
+    pub fn chosen(choices: &[FeatureGate]) -> Self {
+        let mut gates = Self::default();
+        for choice in choices {
+            match choice.gate {
+                Gate::ResourcesDeletionProtection => gates.resources_deletion_protection = choice.on,
+            }
+        }
+        gates
+    }
+}
+
+/// Why a feature gate could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FeatureGateError {
+    /// Not of the form `Name=true` or `Name=false`.
+    Form(String),
+    /// No gate has that name.
+    Unknown(String),
+}
+
+impl fmt::Display for FeatureGateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Form(text) => write!(f, "\"{text}\" is not of the form Name=true or Name=false")?,
+            Self::Unknown(name) => write!(f, "there is no feature gate \"{name}\"")?,
+        }
+        write!(f, "; the known gates are:")?;
+        KNOWN.iter().try_for_each(|(name, _)| write!(f, " {name}=true|false (default true)"))
+    }
+}
+
+impl std::error::Error for FeatureGateError {}
+
+impl FromStr for FeatureGate {
+    type Err = FeatureGateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once('=').ok_or_else(|| FeatureGateError::Form(text.to_owned()))?;
+        let (_, gate) = KNOWN
+            .iter()
+            .find(|(known, _)| *known == name.trim())
+            .ok_or_else(|| FeatureGateError::Unknown(name.trim().to_owned()))?;
+        // Kubernetes reads the values with Go's strconv.ParseBool.
+        let on = match value.trim() {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+            _ => return Err(FeatureGateError::Form(text.to_owned())),
+        };
+        Ok(Self { gate: *gate, on })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_choice_wins() {
+        let choices: Vec<FeatureGate> = ["ResourcesDeletionProtection=false", "ResourcesDeletionProtection=true"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        assert!(FeatureGates::chosen(&choices).resources_deletion_protection);
+        assert!(!FeatureGates::chosen(&choices[..1]).resources_deletion_protection);
+        assert_eq!(FeatureGates::chosen(&[]), FeatureGates::default());
+    }
+
+    #[test]
+    fn an_unknown_gate_is_an_error_that_lists_the_known_ones() {
+        let error = "Resources=true".parse::<FeatureGate>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "there is no feature gate \"Resources\"; the known gates are: \
+             ResourcesDeletionProtection=true|false (default true)"
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_no_boolean_is_an_error() {
+        for text in ["ResourcesDeletionProtection", "ResourcesDeletionProtection=yes", "ResourcesDeletionProtection="] {
+            assert_eq!(text.parse::<FeatureGate>(), Err(FeatureGateError::Form(text.to_owned())), "{text}");
+        }
+    }
+}

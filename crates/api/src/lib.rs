@@ -1,0 +1,9 @@
+//! What users write, and what it means.
+//!
+//! Every label key, annotation key and name that Palisade reads from or writes to a cluster is here,
+//! with the parsing of its values. Whoever needs one of them takes it from here, already parsed.
+
+pub mod gates;
+pub mod kinds;
+pub mod marks;
+pub mod names;

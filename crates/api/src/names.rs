@@ -1,0 +1,17 @@
+//! The names under which Palisade itself appears in a cluster.
+
+/// The namespace that Palisade's own objects live in, unless told otherwise.
+pub const NAMESPACE: &str = "palisade-system";
+
+/// The `ValidatingWebhookConfiguration`, the Lease, the `ServiceAccount` and the Service.
+pub const PALISADE: &str = "palisade";
+
+/// The Secret with the certificate authority and the serving certificate.
+pub const TLS_SECRET: &str = "palisade-tls";
+
+/// An annotation on the Lease: while it is there, no replica registers the webhook.
+/// `palisade uninstall` sets it, so that a running leader does not put back what was just removed.
+pub const SUSPENDED: &str = "palisade.dev/suspended";
+
+/// Set on everything that Palisade writes.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", PALISADE);

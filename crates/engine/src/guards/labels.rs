@@ -1,0 +1,106 @@
+//! Labels: an object asks for its own protection.
+//!
+//! `Always` refuses every deletion while the mark is there. `Cascading` refuses it while the object holds
+//! something that would go with it:
+//!
+//! - a Namespace: active pods (not Succeeded, Failed or terminating) or Bound claims (not terminating);
+//! - a `CustomResourceDefinition`: custom resources that are not terminating;
+//! - a workload: `spec.replicas` is not 0, whatever the propagation policy;
+//! - any other kind: its dependents can't be listed cheaply, so it is let go with a warning that says so.
+//!
+//! The marks and their values are in [`palisade_api::marks`].
+
+use palisade_api::kinds::{cascade_of, Cascade};
+use palisade_api::marks::{Mark, Mode, Place};
+
+use crate::review::Subject;
+use crate::verdict::{Code, Finding, Guard, Held, Lift, Reason, Warning};
+use crate::world::{Answer, Unknown, World};
+
+pub(super) async fn ask(
+    subject: &Subject<'_>,
+    world: &impl World,
+    findings: &mut Vec<Finding>,
+    warnings: &mut Vec<Warning>,
+) {
+    let mut cascading = Vec::new();
+    for mark in marks(subject) {
+        if mark.mistyped.is_some() {
+            warnings.push(Warning::Mistyped(mark.clone()));
+        }
+        match mark.mode {
+            Mode::Always => findings.push(finding(&mark, Code::Forbidden, Reason::Marked(mark.clone()))),
+            Mode::Cascading => cascading.push(mark),
+        }
+    }
+    if cascading.is_empty() {
+        return;
+    }
+    // Asked once, however many marks ask for it.
+    let Some(held) = held(subject, world).await else {
+        warnings.extend(cascading.into_iter().map(Warning::CascadingNotKnown));
+        return;
+    };
+    for mark in cascading {
+        match &held {
+            Ok(held) if held.is_empty() => {}
+            Ok(held) => {
+                findings.push(finding(&mark, Code::Forbidden, Reason::MarkedWhile(mark.clone(), held.clone())));
+            }
+            Err(unknown) => {
+                let reason = Reason::MarkedUnknown(mark.clone(), unknown.clone());
+                findings.push(finding(&mark, Code::Unavailable, reason));
+            }
+        }
+    }
+}
+
+fn marks(subject: &Subject<'_>) -> impl Iterator<Item = Mark> {
+    let metadata = &subject.object.metadata;
+    let labels = metadata.labels.iter().filter_map(|(key, value)| Mark::of_label(key, value));
+    labels.chain(metadata.annotations.iter().filter_map(|(key, value)| Mark::of_annotation(key, value)))
+}
+
+fn finding(mark: &Mark, code: Code, reason: Reason) -> Finding {
+    let lift = match mark.place {
+        Place::Label => Lift::RemoveLabel(mark.key),
+        Place::Annotation => Lift::RemoveAnnotation(mark.key),
+    };
+    Finding { guard: Guard::Labels, code, reason, lift: Some(lift) }
+}
+
+/// What would go with the subject; `None` where nobody can tell for its kind.
+async fn held(subject: &Subject<'_>, world: &impl World) -> Option<Answer<Vec<Held>>> {
+    Some(match cascade_of(&subject.kind.group, &subject.kind.kind)? {
+        Cascade::Namespace => held_by_namespace(subject.name(), world).await,
+        Cascade::Definition => held_by_definition(subject, world).await,
+        Cascade::Workload => match subject.object.replicas() {
+            Ok(0) => Ok(Vec::new()),
+            Ok(replicas) => Ok(vec![Held::Replicas(replicas)]),
+            Err(error) => Err(Unknown::new("its spec.replicas", error.to_string())),
+        },
+    })
+}
+
+async fn held_by_namespace(namespace: &str, world: &impl World) -> Answer<Vec<Held>> {
+    let (pods, claims) = futures::join!(world.active_pods(namespace), world.bound_claims(namespace));
+    let answers = [pods.map(Held::ActivePods), claims.map(Held::BoundClaims)];
+    let known: Vec<Held> = answers.iter().flatten().filter(|held| held.is_something()).cloned().collect();
+    // What is known to be held decides, also if the other question found no answer.
+    if known.is_empty() { answers.into_iter().collect::<Answer<Vec<_>>>().map(|_| known) } else { Ok(known) }
+}
+
+async fn held_by_definition(subject: &Subject<'_>, world: &impl World) -> Answer<Vec<Held>> {
+    let unknown = |why: String| Unknown::new("its custom resources", why);
+    let definition = subject.object.definition().map_err(|error| unknown(error.to_string()))?;
+    if !definition.established {
+        // Never served, so nothing was ever created.
+        return Ok(Vec::new());
+    }
+    if definition.served_versions.is_empty() {
+        return Err(unknown("none of its versions is served".to_owned()));
+    }
+    let instances = world.instances(&definition).await?;
+    let held = Held::Instances(format!("{}.{}", definition.plural, definition.group), instances);
+    Ok(if held.is_something() { vec![held] } else { Vec::new() })
+}

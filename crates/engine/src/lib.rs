@@ -1,0 +1,76 @@
+//! The decision.
+//!
+//! ```text
+//! Review ──▶ decide ──▶ every guard that applies ──▶ Verdict
+//!                         │
+//!                         └─ asks the World in its own words
+//! ```
+//!
+//! The same engine answers the webhook and `palisade why`; only the [`World`] behind it differs.
+//! Guards answer with data, and [`prose`] alone turns data into sentences.
+
+mod guards;
+mod object;
+pub mod prose;
+mod review;
+mod verdict;
+mod world;
+
+pub use object::{Definition, Labels, Metadata, Object};
+pub use review::{Action, Kind, Review, Subject};
+pub use verdict::{Code, Finding, Guard, Held, Lift, Reason, Verdict, Warning};
+pub use world::{Answer, Census, Count, Unknown, World};
+
+use palisade_api::gates::FeatureGates;
+
+/// What holds for every review of one replica.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Palisade's own namespace, in which nothing is ever refused.
+    pub own_namespace: String,
+    pub gates: FeatureGates,
+}
+
+/// Whether the action under review may go ahead.
+pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings) -> Verdict {
+    match &review.action {
+        Action::Delete(subject) => judge(subject, world, settings).await,
+        Action::Evict { namespace, name } if !settings.owns(namespace) => {
+            let pod = match world.pod(namespace, name).await {
+                Ok(Some(pod)) => pod,
+                // The API server answers 404 by itself.
+                Ok(None) => return Verdict::allow(),
+                Err(unknown) => return Verdict::unreadable(Subject::pod(namespace, name), unknown),
+            };
+            match Object::parse(&pod) {
+                Ok(object) => judge(&Subject { kind: Kind::POD, object }, world, settings).await,
+                Err(error) => {
+                    let unknown = Unknown::new("what the pod looks like", error.to_string());
+                    Verdict::unreadable(Subject::pod(namespace, name), unknown)
+                }
+            }
+        }
+        Action::Evict { .. } | Action::Other => Verdict::allow(),
+    }
+}
+
+async fn judge(subject: &Subject<'_>, world: &impl World, settings: &Settings) -> Verdict {
+    if subject.is_already_going() || settings.owns_subject(subject) {
+        return Verdict::allow();
+    }
+    let (findings, warnings) = guards::ask(subject, world, settings).await;
+    Verdict::new(subject, findings, warnings)
+}
+
+impl Settings {
+    fn owns(&self, namespace: &str) -> bool {
+        namespace == self.own_namespace
+    }
+
+    fn owns_subject(&self, subject: &Subject<'_>) -> bool {
+        match subject.namespace() {
+            Some(namespace) => self.owns(namespace),
+            None => subject.kind.is_namespace() && self.owns(subject.name()),
+        }
+    }
+}

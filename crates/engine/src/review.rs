@@ -1,0 +1,121 @@
+//! What is asked of us.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::object::Object;
+
+/// One question: may this happen?
+#[derive(Debug)]
+pub struct Review<'a> {
+    pub action: Action<'a>,
+    /// Nothing will really happen, so nothing may be written; the verdict is the same.
+    pub dry_run: bool,
+}
+
+/// What is about to happen.
+#[derive(Debug)]
+pub enum Action<'a> {
+    /// An object is deleted.
+    Delete(Subject<'a>),
+    /// A pod is evicted. The request carries its name only.
+    Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
+    /// Something that no guard cares about.
+    Other,
+}
+
+/// The kind of an object, as the API server names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind<'a> {
+    pub group: Cow<'a, str>,
+    pub kind: Cow<'a, str>,
+    pub plural: Cow<'a, str>,
+}
+
+/// The object that an action would remove.
+#[derive(Debug)]
+pub struct Subject<'a> {
+    pub kind: Kind<'a>,
+    /// As stored; its name, namespace and uid are the identity, because a `deletecollection` names no object.
+    pub object: Object<'a>,
+}
+
+impl Kind<'static> {
+    pub const POD: Self =
+        Self { group: Cow::Borrowed(""), kind: Cow::Borrowed("Pod"), plural: Cow::Borrowed("pods") };
+}
+
+impl Kind<'_> {
+    pub(crate) fn is_namespace(&self) -> bool {
+        self.group.is_empty() && self.kind == "Namespace"
+    }
+
+    /// A word for `kubectl` that resolves to this very kind, whatever else is installed.
+    pub fn kubectl_name(&self) -> String {
+        if self.group.is_empty() { self.kind.to_lowercase() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}
+
+/// For people: `deployment`, but `statefulset.apps.kruise.io` where the group is not Kubernetes' own.
+impl fmt::Display for Kind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.to_lowercase();
+        if self.group.contains('.') && !self.group.ends_with(".k8s.io") {
+            write!(f, "{kind}.{}", self.group)
+        } else {
+            f.write_str(&kind)
+        }
+    }
+}
+
+impl Subject<'_> {
+    pub fn name(&self) -> &str {
+        &self.object.metadata.name
+    }
+
+    pub fn namespace(&self) -> Option<&str> {
+        self.object.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+    }
+
+    pub(crate) fn is_already_going(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+}
+
+impl<'a> Subject<'a> {
+    /// A pod of which nothing but the name is known.
+    pub(crate) fn pod(namespace: &'a str, name: &'a str) -> Self {
+        let mut object = Object::default();
+        object.metadata.name = Cow::Borrowed(name);
+        object.metadata.namespace = Some(Cow::Borrowed(namespace));
+        Self { kind: Kind::POD, object }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("", "Namespace", "namespaces", "namespace", "namespace")]
+    #[case("apps", "Deployment", "deployments", "deployments.apps", "deployment")]
+    #[case("apps.kruise.io", "StatefulSet", "statefulsets", "statefulsets.apps.kruise.io", "statefulset.apps.kruise.io")]
+    #[case(
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        "customresourcedefinitions.apiextensions.k8s.io",
+        "customresourcedefinition"
+    )]
+    fn names(
+        #[case] group: &str,
+        #[case] kind: &str,
+        #[case] plural: &str,
+        #[case] kubectl: &str,
+        #[case] people: &str,
+    ) {
+        let kind = Kind { group: group.into(), kind: kind.into(), plural: plural.into() };
+        assert_eq!((kind.kubectl_name().as_str(), kind.to_string().as_str()), (kubectl, people));
+    }
+}

@@ -1,0 +1,85 @@
+//! What guards may ask about everything but the object itself.
+
+use std::fmt;
+use std::future::Future;
+
+use crate::object::Definition;
+
+/// The rest of the cluster, in the guards' words.
+///
+/// "I could not find out" is an answer of its own: it never stands for "nothing there".
+pub trait World: Sync {
+    /// The pods of a namespace that are not Succeeded, Failed or terminating.
+    fn active_pods(&self, namespace: &str) -> impl Future<Output = Answer<Census>> + Send;
+
+    /// The claims of a namespace that are Bound and not terminating.
+    fn bound_claims(&self, namespace: &str) -> impl Future<Output = Answer<Census>> + Send;
+
+    /// The custom resources of a definition that are not terminating.
+    fn instances(&self, definition: &Definition) -> impl Future<Output = Answer<Census>> + Send;
+
+    /// The JSON of a pod, or of its metadata; `None` if there is no such pod.
+    fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+}
+
+/// What came of a question.
+pub type Answer<T> = Result<T, Unknown>;
+
+/// A question that could not be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// What was asked: "the active pods of namespace shop".
+    pub question: String,
+    /// Why there is no answer.
+    pub why: String,
+}
+
+impl Unknown {
+    pub fn new(question: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { question: question.into(), why: why.into() }
+    }
+}
+
+/// How many there are of something, and what a few of them are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    pub count: Count,
+    /// The first few, as people would name them.
+    pub names: Vec<String>,
+}
+
+impl Census {
+    pub const NONE: Self = Self { count: Count::Exactly(0), names: Vec::new() };
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.count == Count::Exactly(0)
+    }
+}
+
+/// A number that was not always counted to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    Exactly(usize),
+    AtLeast(usize),
+}
+
+impl Count {
+    pub(crate) fn is_one(self) -> bool {
+        self == Self::Exactly(1)
+    }
+
+    pub(crate) fn seen(self) -> usize {
+        match self {
+            Self::Exactly(n) | Self::AtLeast(n) => n,
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(n) => write!(f, "{n}"),
+            Self::AtLeast(n) => write!(f, "at least {n}"),
+        }
+    }
+}
