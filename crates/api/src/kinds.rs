@@ -20,14 +20,24 @@ pub struct CascadingKind {
     pub cascade: Cascade,
 }
 
-const fn kind(group: &'static str, kind: &'static str, plural: &'static str, cascade: Cascade) -> CascadingKind {
+const fn kind(
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    cascade: Cascade,
+) -> CascadingKind {
     CascadingKind { group, kind, plural, cascade }
 }
 
 /// Every kind for which `Cascading` is known; any version of its group.
 pub const CASCADING_KINDS: &[CascadingKind] = &[
     kind("", "Namespace", "namespaces", Cascade::Namespace),
-    kind("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", Cascade::Definition),
+    kind(
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        Cascade::Definition,
+    ),
     kind("apps", "Deployment", "deployments", Cascade::Workload),
     kind("apps", "StatefulSet", "statefulsets", Cascade::Workload),
     kind("apps", "ReplicaSet", "replicasets", Cascade::Workload),

@@ -53,7 +53,9 @@ pub struct Mark {
 impl Mark {
     /// What a label asks for; `None` if it asks for nothing.
     pub fn of_label(key: &str, value: &str) -> Option<Self> {
-        let label = |key, mode, mistyped| Some(Self { place: Place::Label, key, value: value.to_owned(), mode, mistyped });
+        let label = |key, mode, mistyped| {
+            Some(Self { place: Place::Label, key, value: value.to_owned(), mode, mistyped })
+        };
         match (key, value) {
             (DELETE_PROTECTION, ALWAYS) => label(DELETE_PROTECTION, Mode::Always, None),
             (DELETE_PROTECTION, CASCADING) => label(DELETE_PROTECTION, Mode::Cascading, None),
@@ -75,7 +77,13 @@ impl Mark {
             (DISABLE_CASCADING_DELETION, _) => Some("true and false"),
             _ => return None,
         };
-        Some(Self { place, key: DISABLE_CASCADING_DELETION, value: value.to_owned(), mode: Mode::Cascading, mistyped })
+        Some(Self {
+            place,
+            key: DISABLE_CASCADING_DELETION,
+            value: value.to_owned(),
+            mode: Mode::Cascading,
+            mistyped,
+        })
     }
 }
 

@@ -10,13 +10,14 @@
 //! Guards answer with data, and [`prose`] alone turns data into sentences.
 
 mod guards;
+pub mod json;
 mod object;
 pub mod prose;
 mod review;
 mod verdict;
 mod world;
 
-pub use object::{Definition, Labels, Metadata, Object};
+pub use object::{Definition, Metadata, Object, Pairs};
 pub use review::{Action, Kind, Review, Subject};
 pub use verdict::{Code, Finding, Guard, Held, Lift, Reason, Verdict, Warning};
 pub use world::{Answer, Census, Count, Unknown, World};
@@ -40,13 +41,13 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
                 Ok(Some(pod)) => pod,
                 // The API server answers 404 by itself.
                 Ok(None) => return Verdict::allow(),
-                Err(unknown) => return Verdict::unreadable(Subject::pod(namespace, name), unknown),
+                Err(unknown) => return Verdict::unreadable(&Subject::pod(namespace, name), unknown),
             };
-            match Object::parse(&pod) {
+            match Object::parse(pod.as_bytes()) {
                 Ok(object) => judge(&Subject { kind: Kind::POD, object }, world, settings).await,
                 Err(error) => {
                     let unknown = Unknown::new("what the pod looks like", error.to_string());
-                    Verdict::unreadable(Subject::pod(namespace, name), unknown)
+                    Verdict::unreadable(&Subject::pod(namespace, name), unknown)
                 }
             }
         }

@@ -1,80 +1,90 @@
 //! What guards read of an object: its metadata, and the few spec fields that decide.
 //!
-//! Decoded in one pass that borrows from the request's body. `spec` and `status` are kept as the text
+//! Read in one pass that borrows from the request's body. `spec` and `status` are kept as the text
 //! they came as, because what they hold is the object's own business (`spec.replicas` of somebody's custom
 //! resource may be a sentence): a guard reads from them only for kinds whose shape it knows.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use palisade_api::marks;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::Deserialize;
-use serde_json::value::RawValue;
+
+use crate::json::{Cursor, Malformed};
 
 /// An object as guards see it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Object<'a> {
-    #[serde(borrow, default, deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,
-    #[serde(borrow)]
-    spec: Option<&'a RawValue>,
-    #[serde(borrow)]
-    status: Option<&'a RawValue>,
+    spec: Option<&'a [u8]>,
+    status: Option<&'a [u8]>,
 }
 
 /// The part of `metadata` that guards read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default)]
 pub struct Metadata<'a> {
-    #[serde(borrow, default)]
     pub name: Cow<'a, str>,
-    #[serde(borrow)]
     pub namespace: Option<Cow<'a, str>>,
-    #[serde(borrow)]
     pub deletion_timestamp: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "null_as_default")]
-    pub labels: Labels<'a>,
-    #[serde(borrow, default, deserialize_with = "null_as_default")]
-    pub annotations: Annotations<'a>,
+    pub labels: Pairs<'a>,
+    /// Those that guards read. The others are passed over: a `last-applied-configuration` can be as large as
+    /// the object itself.
+    pub annotations: Pairs<'a>,
 }
 
-/// Labels, in the order they came.
+/// Labels or annotations, in the order they came.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Labels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-/// The annotations that guards read. The others are passed over: a `last-applied-configuration` can be
-/// as large as the object itself.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Annotations<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+pub struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 const ANNOTATIONS_READ: &[&str] = &[marks::DISABLE_CASCADING_DELETION];
 
 impl<'a> Object<'a> {
     /// Reads an object from its JSON.
-    pub fn parse(json: &'a str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(json)
+    pub fn parse(json: &'a [u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(json);
+        let object = Self::read(&mut cursor)?;
+        cursor.end()?;
+        Ok(object)
+    }
+
+    /// Reads the object that comes next.
+    pub fn read(cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+        let mut object = Self::default();
+        cursor.object(|key, value| {
+            match &*key {
+                "metadata" => object.metadata = Metadata::read(value)?,
+                "spec" => object.spec = value.raw_or_null()?,
+                "status" => object.status = value.raw_or_null()?,
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(object)
     }
 
     /// `spec.replicas` of a workload; unset means 1.
-    pub(crate) fn replicas(&self) -> Result<i64, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Spec {
-            replicas: Option<i64>,
+    pub(crate) fn replicas(&self) -> Result<i64, Malformed> {
+        let mut replicas = None;
+        if let Some(spec) = self.spec {
+            Cursor::new(spec).object(|key, value| {
+                if key == "replicas" {
+                    replicas = value.value()?;
+                    Ok(())
+                } else {
+                    value.skip()
+                }
+            })?;
         }
-        let spec: Option<Spec> = self.spec.map_or(Ok(None), |raw| serde_json::from_str(raw.get()))?;
-        Ok(spec.and_then(|spec| spec.replicas).unwrap_or(1))
+        Ok(replicas.unwrap_or(1))
     }
 
     /// The object read as a `CustomResourceDefinition`.
     pub(crate) fn definition(&self) -> Result<Definition, serde_json::Error> {
-        let spec = self.spec.map_or("{}", RawValue::get);
-        let DefinitionSpec { group, names, versions } = serde_json::from_str(spec)?;
+        let DefinitionSpec { group, names, versions } = serde_json::from_slice(self.spec.unwrap_or(b"{}"))?;
         let status: Option<DefinitionStatus> =
-            self.status.map_or(Ok(None), |raw| serde_json::from_str(raw.get()))?;
-        let established = status
-            .and_then(|status| status.conditions)
-            .is_some_and(|conditions| conditions.iter().any(|c| c.r#type == "Established" && c.status == "True"));
+            self.status.map_or(Ok(None), |status| serde_json::from_slice(status).map(Some))?;
+        let established = status.and_then(|status| status.conditions).is_some_and(|conditions| {
+            conditions.iter().any(|c| c.r#type == "Established" && c.status == "True")
+        });
         let (mut served, rest): (Vec<_>, Vec<_>) = versions.into_iter().partition(|v| v.served && v.storage);
         served.extend(rest.into_iter().filter(|v| v.served));
         Ok(Definition {
@@ -83,6 +93,45 @@ impl<'a> Object<'a> {
             served_versions: served.into_iter().map(|v| v.name).collect(),
             established,
         })
+    }
+}
+
+impl<'a> Metadata<'a> {
+    fn read(cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+        let mut metadata = Self::default();
+        cursor.object_or_null(|key, value| {
+            match &*key {
+                "name" => metadata.name = value.string()?,
+                "namespace" => metadata.namespace = value.string_or_null()?,
+                "deletionTimestamp" => metadata.deletion_timestamp = value.string_or_null()?,
+                "labels" => metadata.labels = Pairs::read(value, |_| true)?,
+                "annotations" => {
+                    metadata.annotations = Pairs::read(value, |key| ANNOTATIONS_READ.contains(&key))?;
+                }
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(metadata)
+    }
+}
+
+impl<'a> Pairs<'a> {
+    fn read(cursor: &mut Cursor<'a>, wanted: impl Fn(&str) -> bool) -> Result<Self, Malformed> {
+        let mut pairs = Vec::new();
+        cursor.object_or_null(|key, value| {
+            if wanted(&key) {
+                pairs.push((key, value.string()?));
+            } else {
+                value.skip()?;
+            }
+            Ok(())
+        })?;
+        Ok(Self(pairs))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 }
 
@@ -130,66 +179,6 @@ struct Condition {
     status: String,
 }
 
-impl Labels<'_> {
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
-    }
-}
-
-impl Annotations<'_> {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Labels<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Pairs(|_: &str| true)).map(Self)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Pairs(|key: &str| ANNOTATIONS_READ.contains(&key))).map(Self)
-    }
-}
-
-/// Reads the pairs of a map of strings whose keys are wanted.
-struct Pairs<Wanted>(Wanted);
-
-/// A string that borrows from the input where it holds no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de, Wanted: Fn(&str) -> bool> Visitor<'de> for Pairs<Wanted> {
-    type Value = Vec<(Cow<'de, str>, Cow<'de, str>)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map of strings")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-        let mut pairs = Vec::new();
-        while let Some(Text(key)) = map.next_key()? {
-            if (self.0)(&key) {
-                let Text(value) = map.next_value()?;
-                pairs.push((key, value));
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(pairs)
-    }
-}
-
-fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,8 +186,7 @@ mod tests {
 
     #[test]
     fn reads_metadata_and_passes_over_the_rest() {
-        let object = Object::parse(
-            r#"{"apiVersion":"v1","kind":"Odd","metadata":{"name":"a","namespace":"b","labels":{"x":"y","q":"\"z\""},
+        let object = Object::parse(br#"{"apiVersion":"v1","kind":"Odd","metadata":{"name":"a","namespace":"b","labels":{"x":"y","q":"\"z\""},
                 "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"a\":1}",
                 "policy.kruise.io/disable-cascading-deletion":"true"},"managedFields":[{"a":[1,2,{}]}]},
                 "spec":"a sentence","status":[1,2]}"#,
@@ -216,12 +204,13 @@ mod tests {
 
     #[test]
     fn nulls_are_absent() {
-        let object =
-            Object::parse(r#"{"metadata":{"name":"a","labels":null,"annotations":null,"deletionTimestamp":null}}"#)
-                .unwrap();
-        assert_eq!(object.metadata.labels, Labels::default());
+        let object = Object::parse(
+            br#"{"metadata":{"name":"a","labels":null,"annotations":null,"deletionTimestamp":null}}"#,
+        )
+        .unwrap();
+        assert_eq!(object.metadata.labels, Pairs::default());
         assert!(object.metadata.deletion_timestamp.is_none());
-        assert_eq!(Object::parse(r#"{"metadata":null}"#).unwrap().metadata.name, "");
+        assert_eq!(Object::parse(br#"{"metadata":null}"#).unwrap().metadata.name, "");
     }
 
     #[rstest]
@@ -232,12 +221,12 @@ mod tests {
     #[case(r#"{"spec":null}"#, 1)]
     #[case(r"{}", 1)]
     fn replicas(#[case] json: &str, #[case] expected: i64) {
-        assert_eq!(Object::parse(json).unwrap().replicas().unwrap(), expected);
+        assert_eq!(Object::parse(json.as_bytes()).unwrap().replicas().unwrap(), expected);
     }
 
     #[test]
     fn replicas_that_are_no_number_are_an_error() {
-        assert!(Object::parse(r#"{"spec":{"replicas":"3"}}"#).unwrap().replicas().is_err());
+        assert!(Object::parse(br#"{"spec":{"replicas":"3"}}"#).unwrap().replicas().is_err());
     }
 
     #[test]
@@ -247,7 +236,7 @@ mod tests {
             {"name":"v1","served":true,"storage":true}]},
             "status":{"conditions":[{"type":"NamesAccepted","status":"True"},{"type":"Established","status":"True"}]}}"#;
         assert_eq!(
-            Object::parse(json).unwrap().definition().unwrap(),
+            Object::parse(json.as_bytes()).unwrap().definition().unwrap(),
             Definition {
                 group: "example.com".into(),
                 plural: "widgets".into(),

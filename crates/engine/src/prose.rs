@@ -95,9 +95,10 @@ pub fn lifting(about: &About, findings: &[Finding]) -> Vec<String> {
         }
     }
     let command = |verb: &str, keys: &[&str]| {
-        let namespace = about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-        let keys: String = keys.iter().map(|key| format!(" {key}-")).collect();
-        format!("kubectl {verb} {} {}{namespace}{keys}", about.kubectl_name, shell_word(&about.name))
+        let namespace =
+            about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+        let removed = keys.join("- ");
+        format!("kubectl {verb} {} {}{namespace} {removed}-", about.kubectl_name, shell_word(&about.name))
     };
     let mut commands = Vec::new();
     if !labels.is_empty() {
@@ -128,10 +129,14 @@ fn not_known(unknown: &Unknown) -> String {
 fn holding(held: &Held) -> String {
     match held {
         Held::ActivePods(census) => counted(census, "active pod", "active pods"),
-        Held::BoundClaims(census) => counted(census, "bound persistent volume claim", "bound persistent volume claims"),
-        Held::Instances(resource, census) => {
-            counted(census, &format!("custom resource ({resource})"), &format!("custom resources ({resource})"))
+        Held::BoundClaims(census) => {
+            counted(census, "bound persistent volume claim", "bound persistent volume claims")
         }
+        Held::Instances(resource, census) => counted(
+            census,
+            &format!("custom resource ({resource})"),
+            &format!("custom resources ({resource})"),
+        ),
         Held::Replicas(1) => "1 replica".to_owned(),
         Held::Replicas(replicas) => format!("{replicas} replicas"),
     }
@@ -161,6 +166,11 @@ fn first_step(finding: &Finding) -> Option<&'static str> {
 
 /// A name as one word of a shell. RBAC names may hold nearly anything.
 fn shell_word(name: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':' | '@' | '/' | '+' | ',');
-    if name.chars().all(plain) { Cow::Borrowed(name) } else { Cow::Owned(format!("'{}'", name.replace('\'', r"'\''"))) }
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':' | '@' | '/' | '+' | ',');
+    if name.chars().all(plain) {
+        Cow::Borrowed(name)
+    } else {
+        Cow::Owned(format!("'{}'", name.replace('\'', r"'\''")))
+    }
 }

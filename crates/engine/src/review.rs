@@ -52,7 +52,11 @@ impl Kind<'_> {
 
     /// A word for `kubectl` that resolves to this very kind, whatever else is installed.
     pub fn kubectl_name(&self) -> String {
-        if self.group.is_empty() { self.kind.to_lowercase() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.kind.to_lowercase()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 }
 
@@ -100,7 +104,13 @@ mod tests {
     #[rstest]
     #[case("", "Namespace", "namespaces", "namespace", "namespace")]
     #[case("apps", "Deployment", "deployments", "deployments.apps", "deployment")]
-    #[case("apps.kruise.io", "StatefulSet", "statefulsets", "statefulsets.apps.kruise.io", "statefulset.apps.kruise.io")]
+    #[case(
+        "apps.kruise.io",
+        "StatefulSet",
+        "statefulsets",
+        "statefulsets.apps.kruise.io",
+        "statefulset.apps.kruise.io"
+    )]
     #[case(
         "apiextensions.k8s.io",
         "CustomResourceDefinition",

@@ -65,6 +65,9 @@ pub enum Code {
 }
 
 impl Code {
+    /// Every code there is.
+    pub const ALL: &[Self] = &[Self::Forbidden, Self::Unavailable];
+
     pub fn status(self) -> u16 {
         match self {
             Self::Forbidden => 403,
@@ -106,7 +109,9 @@ pub enum Held {
 impl Held {
     pub(crate) fn is_something(&self) -> bool {
         match self {
-            Self::ActivePods(census) | Self::BoundClaims(census) | Self::Instances(_, census) => !census.is_none(),
+            Self::ActivePods(census) | Self::BoundClaims(census) | Self::Instances(_, census) => {
+                !census.is_none()
+            }
             Self::Replicas(replicas) => *replicas != 0,
         }
     }
@@ -140,14 +145,14 @@ impl Verdict {
         Self { about: Some(About::new(subject)), findings, warnings }
     }
 
-    pub(crate) fn unreadable(subject: Subject<'_>, unknown: Unknown) -> Self {
+    pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {
         let finding = Finding {
             guard: Guard::Labels,
             code: Code::Unavailable,
             reason: Reason::Unreadable(unknown),
             lift: None,
         };
-        Self::new(&subject, vec![finding], Vec::new())
+        Self::new(subject, vec![finding], Vec::new())
     }
 
     pub fn is_allowed(&self) -> bool {

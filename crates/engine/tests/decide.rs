@@ -1,10 +1,11 @@
 //! The decision, sentence by sentence, on objects as users write them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use futures::executor::block_on;
 use palisade_api::gates::FeatureGates;
 use palisade_engine::{
-    decide, prose, Action, Answer, Census, Code, Count, Definition, Kind, Object, Review, Settings, Subject,
-    Unknown, Verdict, World,
+    Action, Answer, Census, Code, Count, Definition, Kind, Object, Review, Settings, Subject, Unknown,
+    Verdict, World, decide, prose,
 };
 use rstest::rstest;
 
@@ -67,7 +68,7 @@ fn kind(kind: &str) -> Kind<'static> {
 }
 
 fn delete_with(of: &str, json: &str, world: &Given, settings: &Settings) -> Verdict {
-    let subject = Subject { kind: kind(of), object: Object::parse(json).unwrap() };
+    let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
     block_on(decide(&Review { action: Action::Delete(subject), dry_run: false }, world, settings))
 }
 
@@ -100,7 +101,9 @@ fn labelled(name: &str, labels: &str) -> String {
 }
 
 fn in_namespace(namespace: &str, name: &str, labels: &str, spec: &str) -> String {
-    format!(r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","labels":{{{labels}}}}},"spec":{spec}}}"#)
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","labels":{{{labels}}}}},"spec":{spec}}}"#
+    )
 }
 
 #[test]
@@ -151,7 +154,8 @@ fn a_namespaced_object_is_lifted_in_its_namespace_and_by_its_very_kind() {
 
 #[test]
 fn a_name_that_a_shell_would_split_is_quoted() {
-    let message = prose::refusal(&delete("ClusterRole", &labelled("it's mine", ALWAYS), &Given::default())).unwrap();
+    let message =
+        prose::refusal(&delete("ClusterRole", &labelled("it's mine", ALWAYS), &Given::default())).unwrap();
     assert!(message.ends_with(
         r"kubectl label clusterroles.rbac.authorization.k8s.io 'it'\''s mine' policy.kruise.io/delete-protection-"
     ));
@@ -159,8 +163,11 @@ fn a_name_that_a_shell_would_split_is_quoted() {
 
 #[test]
 fn a_mistyped_value_protects_like_always_and_says_so() {
-    let verdict =
-        delete("ConfigMap", &in_namespace("a", "b", r#""policy.kruise.io/delete-protection":"alway""#, "{}"), &Given::default());
+    let verdict = delete(
+        "ConfigMap",
+        &in_namespace("a", "b", r#""policy.kruise.io/delete-protection":"alway""#, "{}"),
+        &Given::default(),
+    );
     assert_eq!(
         outcome(&verdict),
         (
@@ -199,7 +206,14 @@ fn all_protections_are_named_and_lifted_together() {
 
 #[rstest]
 fn a_cascading_workload_stays_while_it_has_replicas(
-    #[values("Deployment", "StatefulSet", "ReplicaSet", "CloneSet", "AdvancedStatefulSet", "UnitedDeployment")]
+    #[values(
+        "Deployment",
+        "StatefulSet",
+        "ReplicaSet",
+        "CloneSet",
+        "AdvancedStatefulSet",
+        "UnitedDeployment"
+    )]
     of: &str,
     #[values(
         r#""policy.kruise.io/delete-protection":"Cascading""#,
@@ -220,7 +234,10 @@ fn a_cascading_workload_stays_while_it_has_replicas(
             Some(replicas) => {
                 assert_eq!(verdict.code(), Some(Code::Forbidden));
                 let message = prose::refusal(&verdict).unwrap();
-                assert!(message.contains(&format!(", and it has {replicas}. Scale it to 0 first.")), "{message}");
+                assert!(
+                    message.contains(&format!(", and it has {replicas}. Scale it to 0 first.")),
+                    "{message}"
+                );
             }
         }
     }
@@ -228,7 +245,8 @@ fn a_cascading_workload_stays_while_it_has_replicas(
 
 #[test]
 fn a_workload_whose_replicas_cannot_be_read_is_kept_until_they_can() {
-    let verdict = delete("CloneSet", &in_namespace("shop", "web", CASCADING, r#"{"replicas":"3"}"#), &Given::default());
+    let verdict =
+        delete("CloneSet", &in_namespace("shop", "web", CASCADING, r#"{"replicas":"3"}"#), &Given::default());
     assert_eq!(verdict.code(), Some(Code::Unavailable));
 }
 
@@ -245,7 +263,11 @@ fn a_cascading_namespace_stays_while_it_holds_pods_or_claims() {
     );
     let world = Given { pods: Ok(pods), claims: Ok(census(&["data"])), ..Given::default() };
     refused(
-        &delete("Namespace", &labelled("shop", r#""policy.kruise.io/disable-cascading-deletion":"true""#), &world),
+        &delete(
+            "Namespace",
+            &labelled("shop", r#""policy.kruise.io/disable-cascading-deletion":"true""#),
+            &world,
+        ),
         403,
         "namespace \"shop\" is protected from deletion: label policy.kruise.io/disable-cascading-deletion=true, \
          and it has 3 active pods: web-0, web-1, web-2 and 1 bound persistent volume claim: data. \
@@ -264,7 +286,10 @@ fn a_count_that_was_not_finished_says_so() {
         ..Given::default()
     };
     let message = prose::refusal(&delete("Namespace", &labelled("shop", CASCADING), &world)).unwrap();
-    assert!(message.contains("and it has at least 500 active pods: a, b, …. Delete those first."), "{message}");
+    assert!(
+        message.contains("and it has at least 500 active pods: a, b, …. Delete those first."),
+        "{message}"
+    );
 }
 
 #[test]
@@ -310,7 +335,10 @@ fn a_cascading_definition_stays_while_it_has_custom_resources() {
 #[test]
 fn a_definition_without_a_served_version_cannot_be_judged() {
     let unserved = definition(r#"[{"name":"v1","served":false,"storage":true}]"#, "True");
-    assert_eq!(delete("CustomResourceDefinition", &unserved, &Given::default()).code(), Some(Code::Unavailable));
+    assert_eq!(
+        delete("CustomResourceDefinition", &unserved, &Given::default()).code(),
+        Some(Code::Unavailable)
+    );
 }
 
 #[test]
@@ -347,7 +375,8 @@ fn what_is_already_going_may_always_go() {
 fn palisades_own_namespace_and_what_is_in_it_are_never_refused() {
     allowed(&delete("Namespace", &labelled("palisade-system", ALWAYS), &Given::default()));
     allowed(&delete("ConfigMap", &in_namespace("palisade-system", "a", ALWAYS, "{}"), &Given::default()));
-    let verdict = delete("ConfigMap", &in_namespace("other", "palisade-system", ALWAYS, "{}"), &Given::default());
+    let verdict =
+        delete("ConfigMap", &in_namespace("other", "palisade-system", ALWAYS, "{}"), &Given::default());
     assert_eq!(verdict.code(), Some(Code::Forbidden));
     let verdict = delete("ClusterRole", &labelled("palisade-system", ALWAYS), &Given::default());
     assert_eq!(verdict.code(), Some(Code::Forbidden), "only the namespace of that name is ours");

@@ -10,7 +10,7 @@
 //!
 //! The marks and their values are in [`palisade_api::marks`].
 
-use palisade_api::kinds::{cascade_of, Cascade};
+use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::review::Subject;
@@ -45,7 +45,11 @@ pub(super) async fn ask(
         match &held {
             Ok(held) if held.is_empty() => {}
             Ok(held) => {
-                findings.push(finding(&mark, Code::Forbidden, Reason::MarkedWhile(mark.clone(), held.clone())));
+                findings.push(finding(
+                    &mark,
+                    Code::Forbidden,
+                    Reason::MarkedWhile(mark.clone(), held.clone()),
+                ));
             }
             Err(unknown) => {
                 let reason = Reason::MarkedUnknown(mark.clone(), unknown.clone());

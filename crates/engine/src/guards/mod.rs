@@ -2,10 +2,10 @@
 
 mod labels;
 
+use crate::Settings;
 use crate::review::Subject;
 use crate::verdict::{Finding, Warning};
 use crate::world::World;
-use crate::Settings;
 
 /// Asks every guard that is switched on.
 pub(crate) async fn ask(

@@ -1,0 +1,210 @@
+//! Decode, decide, answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use axum::routing::post;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use palisade_cluster::{Live, LiveWorld};
+use palisade_engine::{Settings, World, decide};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, field};
+
+use crate::metrics::{Metrics, Rejected};
+use crate::wire::{self, BadReview, Refused};
+
+/// Objects are at most 1.5 MiB in etcd; a review holds two of them and may spell them longer.
+const LARGEST_BODY: usize = 8 << 20;
+/// All bodies that are being read or decided together, and so how many reviews run at once.
+const ROOM_KIB: usize = 128 << 10;
+/// What a review takes of that room at least: 2,048 at once.
+const LEAST_KIB: usize = 64;
+/// For a caller that names no deadline: what Kubernetes gives a webhook by default.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Makes the world that one review is decided in.
+pub trait Worlds: Send + Sync + 'static {
+    type World: World + Send;
+    fn until(&self, deadline: Instant) -> Self::World;
+}
+
+impl Worlds for Live {
+    type World = LiveWorld;
+    fn until(&self, deadline: Instant) -> LiveWorld {
+        Self::until(self, deadline)
+    }
+}
+
+/// What the handler of a review needs.
+pub struct Door<W> {
+    worlds: W,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    room: Semaphore,
+}
+
+impl<W: Worlds> Door<W> {
+    pub fn new(worlds: W, settings: Settings, metrics: Arc<Metrics>) -> Self {
+        Self { worlds, settings, metrics, room: Semaphore::new(ROOM_KIB) }
+    }
+}
+
+/// `POST /admit`, without a socket.
+pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
+    Router::new().route("/admit", post(admit::<W>)).with_state(door)
+}
+
+async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Body>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    match door.admit(&parts.headers, parts.uri.query(), body).await {
+        Ok(answer) => json(answer),
+        Err(rejection) => {
+            door.metrics.rejected(rejection.why);
+            tracing::info!(status = rejection.status.as_u16(), why = rejection.message, "rejected a request");
+            let mut response = Response::new(Body::from(rejection.message));
+            *response.status_mut() = rejection.status;
+            response
+        }
+    }
+}
+
+/// A request that is answered with an HTTP error: to the API server, a failed call.
+struct Rejection {
+    status: StatusCode,
+    /// For the metric.
+    why: Rejected,
+    message: String,
+}
+
+impl Rejection {
+    fn new(status: StatusCode, why: Rejected, message: impl Into<String>) -> Self {
+        Self { status, why, message: message.into() }
+    }
+}
+
+impl<W: Worlds> Door<W> {
+    async fn admit(
+        &self,
+        headers: &HeaderMap,
+        query: Option<&str>,
+        body: Body,
+    ) -> Result<Vec<u8>, Rejection> {
+        let deadline = Instant::now() + timeout(query)?;
+        if !is_json(headers) {
+            let message = "the content type must be application/json";
+            return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Rejected::ContentType, message));
+        }
+        let _room = self.room_for(headers, deadline).await?;
+        let body = read_body(body, deadline).await?;
+        self.decide(&body, deadline).await
+    }
+
+    async fn decide(&self, body: &[u8], deadline: Instant) -> Result<Vec<u8>, Rejection> {
+        let started = Instant::now();
+        let read = match wire::read(body) {
+            Ok(read) => read,
+            Err(BadReview::Undecidable { uid, why }) => {
+                self.metrics.rejected(Rejected::Undecidable);
+                return Ok(wire::refuse(&uid, Refused::Malformed, &why));
+            }
+            Err(BadReview::Unreadable(why)) => {
+                return Err(Rejection::new(StatusCode::BAD_REQUEST, Rejected::Unreadable, why));
+            }
+        };
+        let span = tracing::debug_span!("review", uid = %read.uid, refused = field::Empty);
+        let world = self.worlds.until(deadline);
+        let decided =
+            timeout_at(deadline, decide(&read.review, &world, &self.settings)).instrument(span.clone()).await;
+        let Ok(verdict) = decided else {
+            self.metrics.rejected(Rejected::TooLate);
+            let why = "Palisade could not decide in time; try again";
+            return Ok(wire::refuse(&read.uid, Refused::TooLate, why));
+        };
+        self.metrics.decided(&verdict, started.elapsed());
+        span.record("refused", !verdict.is_allowed());
+        Ok(wire::answer(&read.uid, &verdict))
+    }
+
+    async fn room_for(
+        &self,
+        headers: &HeaderMap,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'_>, Rejection> {
+        let length = match headers.get(CONTENT_LENGTH) {
+            Some(length) => length.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(too_large)?,
+            None => LARGEST_BODY,
+        };
+        if length > LARGEST_BODY {
+            return Err(too_large());
+        }
+        let kib = u32::try_from((length >> 10).max(LEAST_KIB)).unwrap_or(u32::MAX);
+        match timeout_at(deadline, self.room.acquire_many(kib)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Rejection::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Rejected::NoRoom,
+                "too many reviews at once",
+            )),
+        }
+    }
+}
+
+fn too_large() -> Rejection {
+    let message = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
+    Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, Rejected::TooLarge, message)
+}
+
+async fn read_body(body: Body, deadline: Instant) -> Result<Bytes, Rejection> {
+    match timeout_at(deadline, Limited::new(body, LARGEST_BODY).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => {
+            Err(Rejection::new(StatusCode::BAD_REQUEST, Rejected::BrokenBody, error.to_string()))
+        }
+        Err(_) => Err(Rejection::new(
+            StatusCode::REQUEST_TIMEOUT,
+            Rejected::SlowBody,
+            "the body did not arrive in time",
+        )),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let essence = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .map(|value| value.split(';').next().unwrap_or_default().trim());
+    essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
+}
+
+/// How long the caller waits, from `?timeout=5s`, less what the answer needs on its way.
+fn timeout(query: Option<&str>) -> Result<Duration, Rejection> {
+    let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("timeout="));
+    let patience = match given {
+        None => DEFAULT_TIMEOUT,
+        Some(text) => seconds(text).ok_or_else(|| {
+            let message = format!("the timeout \"{text}\" is not a number of seconds such as 5s");
+            Rejection::new(StatusCode::BAD_REQUEST, Rejected::BadTimeout, message)
+        })?,
+    };
+    let patience = patience.min(LONGEST_TIMEOUT);
+    Ok(patience.saturating_sub((patience / 10).min(Duration::from_millis(500))))
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: u64 = text.strip_suffix('s').unwrap_or(text).parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+fn json(answer: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(answer));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,193 @@
+//! What Palisade counts. No object names and no users in labels: the number of series is fixed.
+
+use std::time::Duration;
+
+use palisade_engine::{Code, Guard, Verdict};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Every metric of one replica.
+pub struct Metrics {
+    registry: Registry,
+    reviews: Family<Outcome, Counter>,
+    refusals: Family<ByGuard, Counter>,
+    rejected: Family<Why, Counter>,
+    durations: Histogram,
+    pub connections: Gauge,
+    pub leader: Gauge,
+    pub registration_writes: Counter,
+    pub certificate_expiry: Gauge,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByGuard {
+    guard: &'static str,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Why {
+    why: &'static str,
+}
+
+const ALLOWED: &str = "allowed";
+const WARNED: &str = "warned";
+const REFUSED: &str = "refused";
+
+/// Why a request was no review that could be decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rejected {
+    BadTimeout,
+    ContentType,
+    TooLarge,
+    NoRoom,
+    BrokenBody,
+    SlowBody,
+    Unreadable,
+    Undecidable,
+    TooLate,
+}
+
+impl Rejected {
+    const ALL: &[Self] = &[
+        Self::BadTimeout,
+        Self::ContentType,
+        Self::TooLarge,
+        Self::NoRoom,
+        Self::BrokenBody,
+        Self::SlowBody,
+        Self::Unreadable,
+        Self::Undecidable,
+        Self::TooLate,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::BadTimeout => "bad-timeout",
+            Self::ContentType => "content-type",
+            Self::TooLarge => "too-large",
+            Self::NoRoom => "no-room",
+            Self::BrokenBody => "broken-body",
+            Self::SlowBody => "slow-body",
+            Self::Unreadable => "unreadable",
+            Self::Undecidable => "undecidable",
+            Self::TooLate => "too-late",
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        // 50 µs to 6.5 s, each four times the last.
+        let durations = Histogram::new((0..9).map(|n| 0.000_05 * 4_f64.powi(n)));
+        let mut metrics = Self {
+            registry: Registry::with_prefix("palisade"),
+            reviews: Family::default(),
+            refusals: Family::default(),
+            rejected: Family::default(),
+            durations,
+            connections: Gauge::default(),
+            leader: Gauge::default(),
+            registration_writes: Counter::default(),
+            certificate_expiry: Gauge::default(),
+        };
+        let Self {
+            registry,
+            reviews,
+            refusals,
+            rejected,
+            durations,
+            connections,
+            leader,
+            registration_writes,
+            certificate_expiry,
+        } = &mut metrics;
+        registry.register(
+            "reviews",
+            "Reviews answered, by outcome: allowed, warned, refused",
+            reviews.clone(),
+        );
+        registry.register("refusals", "Findings that refused something, by guard and code", refusals.clone());
+        registry.register(
+            "rejected_requests",
+            "Requests that were no review we could decide, by why",
+            rejected.clone(),
+        );
+        registry.register(
+            "review_duration_seconds",
+            "From the body's last byte to the answer",
+            durations.clone(),
+        );
+        registry.register("connections", "Open connections of API servers", connections.clone());
+        registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
+        registry.register(
+            "registration_writes",
+            "Times the webhook configuration was created, changed, repaired or removed",
+            registration_writes.clone(),
+        );
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends, in seconds since 1970",
+            certificate_expiry.clone(),
+        );
+        // Every series is there from the start, so that a first refusal shows as an increase.
+        for outcome in [ALLOWED, WARNED, REFUSED] {
+            let _ = reviews.get_or_create(&Outcome { outcome });
+        }
+        for guard in Guard::ALL {
+            for code in Code::ALL {
+                let _ = refusals.get_or_create(&ByGuard { guard: guard.name(), code: code.status() });
+            }
+        }
+        for why in Rejected::ALL {
+            let _ = rejected.get_or_create(&Why { why: why.name() });
+        }
+        metrics
+    }
+}
+
+impl Metrics {
+    pub(crate) fn decided(&self, verdict: &Verdict, took: Duration) {
+        let outcome = match (verdict.is_allowed(), verdict.warnings.is_empty()) {
+            (true, true) => ALLOWED,
+            (true, false) => WARNED,
+            (false, _) => REFUSED,
+        };
+        self.reviews.get_or_create(&Outcome { outcome }).inc();
+        self.durations.observe(took.as_secs_f64());
+        for guard in Guard::ALL {
+            let mut codes: Vec<u16> = verdict
+                .findings
+                .iter()
+                .filter(|finding| finding.guard == *guard)
+                .map(|finding| finding.code.status())
+                .collect();
+            codes.dedup();
+            for code in codes {
+                self.refusals.get_or_create(&ByGuard { guard: guard.name(), code }).inc();
+            }
+        }
+    }
+
+    pub(crate) fn rejected(&self, why: Rejected) {
+        self.rejected.get_or_create(&Why { why: why.name() }).inc();
+    }
+
+    /// All of it, in the text format that Prometheus reads.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

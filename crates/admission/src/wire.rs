@@ -1,0 +1,292 @@
+//! `AdmissionReview`s: what we read of them, and how we answer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use palisade_engine::json::{Cursor, Malformed};
+use palisade_engine::{Action, Kind, Object, Review, Subject, Verdict, prose};
+use serde::{Deserialize, Serialize};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// Why a request is no review that we can decide.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadReview {
+    /// So bad that there is nobody to answer: the call itself fails.
+    #[error("{0}")]
+    Unreadable(String),
+    /// A review with a uid, but not one that can be decided: it is refused.
+    #[error("{why}")]
+    Undecidable { uid: String, why: String },
+}
+
+/// A review, and the uid that its answer carries back.
+#[derive(Debug)]
+pub struct Read<'a> {
+    pub uid: Cow<'a, str>,
+    pub review: Review<'a>,
+}
+
+/// What we read of a request.
+#[derive(Default)]
+struct Request<'a> {
+    uid: Cow<'a, str>,
+    group: Cow<'a, str>,
+    kind: Cow<'a, str>,
+    resource: Cow<'a, str>,
+    sub_resource: Cow<'a, str>,
+    name: Cow<'a, str>,
+    namespace: Cow<'a, str>,
+    operation: Cow<'a, str>,
+    object: Option<&'a [u8]>,
+    old_object: Option<Object<'a>>,
+    dry_run: bool,
+}
+
+/// Reads a review, in one pass, borrowing from `body`.
+pub fn read(body: &[u8]) -> Result<Read<'_>, BadReview> {
+    let mut request = Request::default();
+    match read_envelope(body, &mut request) {
+        Ok(()) if request.uid.is_empty() => Err(BadReview::Unreadable("the request holds no uid".to_owned())),
+        Ok(()) => request.into_review(),
+        Err(why) => Err(match uid(body) {
+            // Somebody is waiting for an answer to this uid, and it is no.
+            Some(uid) => BadReview::Undecidable { uid, why: format!("the review could not be read: {why}") },
+            None => BadReview::Unreadable(why),
+        }),
+    }
+}
+
+/// The uid of a review of which nothing else may be readable.
+fn uid(body: &[u8]) -> Option<String> {
+    let mut found = None;
+    let read = Cursor::new(body).object(|key, value| {
+        if key != "request" {
+            return value.skip();
+        }
+        value.object(|key, value| {
+            if key != "uid" {
+                return value.skip();
+            }
+            found = Some(value.string()?.into_owned());
+            Ok(())
+        })
+    });
+    read.ok().and(found).filter(|uid| !uid.is_empty())
+}
+
+fn read_envelope<'a>(body: &'a [u8], request: &mut Request<'a>) -> Result<(), String> {
+    let (mut api_version, mut kind, mut found) = (Cow::default(), Cow::default(), false);
+    let mut cursor = Cursor::new(body);
+    let read = cursor.object(|key, value| {
+        match &*key {
+            "apiVersion" => api_version = value.string()?,
+            "kind" => kind = value.string()?,
+            "request" => found = value.object_or_null(|key, value| request.read_member(&key, value))?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    });
+    read.and_then(|()| cursor.end()).map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
+    if api_version != API_VERSION || kind != "AdmissionReview" {
+        return Err(format!(
+            "expected an AdmissionReview of {API_VERSION}, got kind \"{kind}\" of \"{api_version}\""
+        ));
+    }
+    if found { Ok(()) } else { Err("the AdmissionReview holds no request".to_owned()) }
+}
+
+impl<'a> Request<'a> {
+    fn read_member(&mut self, key: &str, value: &mut Cursor<'a>) -> Result<(), Malformed> {
+        match key {
+            "uid" => self.uid = value.string()?,
+            "kind" => value.object(|key, value| {
+                match &*key {
+                    "group" => self.group = value.string()?,
+                    "kind" => self.kind = value.string()?,
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?,
+            "resource" => value.object(|key, value| {
+                if key == "resource" {
+                    self.resource = value.string()?;
+                    Ok(())
+                } else {
+                    value.skip()
+                }
+            })?,
+            "subResource" => self.sub_resource = value.string()?,
+            "name" => self.name = value.string()?,
+            "namespace" => self.namespace = value.string()?,
+            "operation" => self.operation = value.string()?,
+            "object" => self.object = value.raw_or_null()?,
+            "oldObject" => self.old_object = value.optional(Object::read)?,
+            "dryRun" => self.dry_run = value.value::<Option<bool>>()?.unwrap_or(false),
+            _ => value.skip()?,
+        }
+        Ok(())
+    }
+
+    fn into_review(self) -> Result<Read<'a>, BadReview> {
+        let mut dry_run = self.dry_run;
+        let uid = self.uid;
+        let undecidable = |why: &str| BadReview::Undecidable { uid: uid.to_string(), why: why.to_owned() };
+        let action = match (&*self.operation, &*self.sub_resource) {
+            ("DELETE", "") => {
+                let object = self.old_object.ok_or_else(|| {
+                    undecidable("a DELETE without oldObject: what would be deleted is not known")
+                })?;
+                if object.metadata.name.is_empty() {
+                    return Err(undecidable("a DELETE whose oldObject has no name"));
+                }
+                let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
+                Action::Delete(Subject { kind, object })
+            }
+            ("CREATE", "eviction") => {
+                let eviction = Eviction::parse(self.object)
+                    .map_err(|error| undecidable(&format!("an eviction that could not be read: {error}")))?;
+                dry_run |= eviction.is_dry_run();
+                let name = Some(self.name).filter(|name| !name.is_empty()).unwrap_or(eviction.metadata.name);
+                if name.is_empty() || self.namespace.is_empty() {
+                    return Err(undecidable("an eviction that names no pod"));
+                }
+                Action::Evict { namespace: self.namespace, name }
+            }
+            ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
+            (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
+        };
+        Ok(Read { uid, review: Review { action, dry_run } })
+    }
+}
+
+/// The body of `pods/eviction`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Eviction<'a> {
+    #[serde(borrow)]
+    metadata: EvictionMetadata<'a>,
+    delete_options: Option<DeleteOptions>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct EvictionMetadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DeleteOptions {
+    dry_run: Option<Vec<String>>,
+}
+
+impl<'a> Eviction<'a> {
+    fn parse(object: Option<&'a [u8]>) -> Result<Self, serde_json::Error> {
+        object.map_or(Ok(Self::default()), serde_json::from_slice)
+    }
+
+    /// `deleteOptions.dryRun` inside an Eviction does not set the request's own `dryRun`.
+    fn is_dry_run(&self) -> bool {
+        self.delete_options
+            .as_ref()
+            .and_then(|options| options.dry_run.as_ref())
+            .is_some_and(|dry| !dry.is_empty())
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    audit_annotations: BTreeMap<&'static str, String>,
+}
+
+#[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "Kubernetes' name")]
+struct Status {
+    status: &'static str,
+    code: u16,
+    reason: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+#[derive(Serialize)]
+struct Details {
+    causes: Vec<Cause>,
+}
+
+#[derive(Serialize)]
+struct Cause {
+    reason: &'static str,
+    message: String,
+}
+
+/// A refusal that no guard gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The review makes no sense.
+    Malformed,
+    /// There was no time left to decide.
+    TooLate,
+}
+
+/// The answer that carries a verdict.
+pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
+    let warnings = match &verdict.about {
+        Some(about) => verdict.warnings.iter().map(|warning| prose::warning(about, warning)).collect(),
+        None => Vec::new(),
+    };
+    let mut audit_annotations = BTreeMap::new();
+    let status = verdict.code().zip(prose::refusal(verdict)).map(|(code, message)| {
+        let mut guards: Vec<&str> = verdict.findings.iter().map(|finding| finding.guard.name()).collect();
+        guards.dedup();
+        audit_annotations.insert("refused-by", guards.join(","));
+        let causes = verdict
+            .findings
+            .iter()
+            .map(|finding| Cause { reason: finding.guard.name(), message: prose::because(&finding.reason) });
+        Status {
+            status: "Failure",
+            code: code.status(),
+            reason: code.reason(),
+            message,
+            details: Some(Details { causes: causes.collect() }),
+        }
+    });
+    encode(Response { uid, allowed: status.is_none(), status, warnings, audit_annotations })
+}
+
+/// The answer to a review that was not decided.
+pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
+    let (code, reason) = match refused {
+        Refused::Malformed => (400, "BadRequest"),
+        Refused::TooLate => (503, "ServiceUnavailable"),
+    };
+    let status = Status { status: "Failure", code, reason, message: why.to_owned(), details: None };
+    let audit_annotations = BTreeMap::new();
+    encode(Response { uid, allowed: false, status: Some(status), warnings: Vec::new(), audit_annotations })
+}
+
+fn encode(response: Response<'_>) -> Vec<u8> {
+    let answer = Answer { api_version: API_VERSION, kind: "AdmissionReview", response };
+    // Strings, numbers and lists of them always serialize; an empty body would be a failed call.
+    serde_json::to_vec(&answer).unwrap_or_default()
+}

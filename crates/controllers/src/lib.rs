@@ -1,0 +1,13 @@
+//! What keeps Palisade itself in place.
+//!
+//! ```text
+//! leadership    one replica leads, by a Lease
+//! certificates  the authority and the serving certificate, in a Secret that all replicas share
+//! registration  the ValidatingWebhookConfiguration, derived from what there is to guard
+//! rights        what Palisade must be allowed to do, and so what we ship as RBAC
+//! ```
+
+pub mod certificates;
+pub mod leadership;
+pub mod registration;
+pub mod rights;

@@ -1,0 +1,195 @@
+//! The `ValidatingWebhookConfiguration` named `palisade`.
+//!
+//! The leader compares all of it with what it should be ([`plan`]), whenever it, or anything it is derived
+//! from, changes, and writes it whole where it differs: a server-side apply would leave alone what others
+//! added, such as a narrower `namespaceSelector`, and that can switch a guard off. Labels and annotations that
+//! others put on it are theirs.
+
+mod plan;
+mod probe;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use palisade_api::gates::FeatureGates;
+use palisade_api::names;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+pub use plan::{Endpoint, FailurePolicy, Wanted, plan};
+pub use probe::Probe;
+
+use crate::certificates::Material;
+use crate::leadership::Leadership;
+
+const CALL: Duration = Duration::from_secs(5);
+/// After a failure, and between two writes when somebody else keeps undoing ours.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A look without a reason, should a watch have missed something.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// What does not change while a replica runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub endpoint: Endpoint,
+    pub own_namespace: String,
+    pub gates: FeatureGates,
+    pub failure_policy: FailurePolicy,
+    pub probe: Probe,
+}
+
+/// What the registration is derived from, as it changes.
+#[derive(Clone)]
+pub struct Inputs {
+    pub leadership: watch::Receiver<Leadership>,
+    pub material: watch::Receiver<Material>,
+    /// `None` until the watches have listed.
+    pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+}
+
+/// What every replica sees of the registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registered(pub bool);
+
+/// Keeps the registration while leading, and on every replica publishes whether it is there. Never ends.
+pub async fn keep(
+    client: Client,
+    settings: &Settings,
+    mut inputs: Inputs,
+    registered: watch::Sender<Registered>,
+    wrote: impl Fn() + Send,
+) {
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
+    let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
+    let mut keeper = Keeper { configurations, settings, answers: false };
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            Some(event) = events.next() => if let Err(error) = event {
+                tracing::warn!(%error, "watching the registration");
+                continue;
+            },
+            Ok(()) = inputs.leadership.changed() => {}
+            Ok(()) = inputs.material.changed() => {}
+            Ok(()) = inputs.eviction_namespaces.changed() => {}
+            () = sleep_until(next) => {}
+        }
+        let pause = match timeout(CALL, keeper.reconcile(&inputs)).await {
+            Ok(Ok(Outcome { there, written })) => {
+                if written {
+                    wrote();
+                }
+                registered
+                    .send_if_modified(|published| std::mem::replace(published, Registered(there)).0 != there);
+                if written { PAUSE } else { ROUND }
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "keeping the registration");
+                PAUSE
+            }
+            Err(_) => {
+                tracing::warn!("keeping the registration: the API server did not answer in time");
+                PAUSE
+            }
+        };
+        next = Instant::now() + pause;
+        if pause == PAUSE {
+            sleep_until(next).await;
+        }
+    }
+}
+
+struct Keeper<'a> {
+    configurations: Api<ValidatingWebhookConfiguration>,
+    settings: &'a Settings,
+    /// Whether our server has been seen to answer.
+    answers: bool,
+}
+
+struct Outcome {
+    there: bool,
+    written: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RegistrationError {
+    #[error("the API server: {0}")]
+    Api(#[from] kube::Error),
+    #[error("not registering yet, since the webhook does not answer at {address}: {source}")]
+    Silent { address: String, source: std::io::Error },
+}
+
+impl Keeper<'_> {
+    async fn reconcile(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
+        let Leadership { leading, suspended } = *inputs.leadership.borrow();
+        let material = inputs.material.borrow().clone();
+        let namespaces = inputs.eviction_namespaces.borrow().clone();
+        let live = self.configurations.get_opt(names::PALISADE).await?;
+        match (live, namespaces) {
+            (live, _) if !leading => {
+                Ok(Outcome { there: live.is_some_and(|live| is_ours(&live)), written: false })
+            }
+            (Some(_), _) if suspended => {
+                self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
+                tracing::info!("removed the registration: it is suspended");
+                Ok(Outcome { there: false, written: true })
+            }
+            (None, _) if suspended => Ok(Outcome { there: false, written: false }),
+            // Without it an eviction rule that is needed might be dropped.
+            (live, None) => Ok(Outcome { there: live.is_some_and(|live| is_ours(&live)), written: false }),
+            (live, Some(namespaces)) => {
+                let wanted = Wanted {
+                    endpoint: &self.settings.endpoint,
+                    authorities: &material.authorities,
+                    own_namespace: &self.settings.own_namespace,
+                    gates: self.settings.gates,
+                    failure_policy: self.settings.failure_policy,
+                    eviction_namespaces: &namespaces,
+                };
+                let written = self.put(live, plan(&wanted), &material).await?;
+                Ok(Outcome { there: true, written })
+            }
+        }
+    }
+
+    async fn put(
+        &mut self,
+        live: Option<ValidatingWebhookConfiguration>,
+        webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
+        material: &Material,
+    ) -> Result<bool, RegistrationError> {
+        let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
+            metadata: ObjectMeta { name: Some(names::PALISADE.to_owned()), ..ObjectMeta::default() },
+            webhooks: None,
+        });
+        desired.labels_mut().insert(names::MANAGED_BY.0.to_owned(), names::MANAGED_BY.1.to_owned());
+        desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
+        if live.as_ref() == Some(&desired) {
+            return Ok(false);
+        }
+        if !self.answers {
+            let Probe { address, .. } = &self.settings.probe;
+            let silent = |source| RegistrationError::Silent { address: address.clone(), source };
+            self.settings.probe.ask(&material.authorities).await.map_err(silent)?;
+            self.answers = true;
+        }
+        let post = PostParams::default();
+        match live {
+            None => self.configurations.create(&post, &desired).await?,
+            Some(_) => self.configurations.replace(names::PALISADE, &post, &desired).await?,
+        };
+        tracing::info!(webhooks = desired.webhooks.as_ref().map_or(0, Vec::len), "wrote the registration");
+        Ok(true)
+    }
+}
+
+/// Whether it leads to us. Its details are the leader's business.
+fn is_ours(live: &ValidatingWebhookConfiguration) -> bool {
+    live.labels().get(names::MANAGED_BY.0).is_some_and(|by| by == names::MANAGED_BY.1)
+}

@@ -1,0 +1,252 @@
+//! The webhooks that the API server should know, from what there is to guard.
+//!
+//! Every field is written out, also where it is Kubernetes' default, so that what is in place can be compared
+//! with what should be, field by field.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, RuleWithOperations, ServiceReference, ValidatingWebhook, WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use palisade_api::gates::FeatureGates;
+use palisade_api::kinds::CASCADING_KINDS;
+use palisade_api::marks;
+
+/// How long the API server waits for an answer.
+const TIMEOUT_SECONDS: i32 = 5;
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// Where the API server reaches us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Outside of the cluster: `https://host:port`, without a path.
+    Url(String),
+    Service {
+        namespace: String,
+        name: String,
+    },
+}
+
+/// What becomes of a deletion when nobody answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// It is refused: for a protection, a minute of refusing loses nothing.
+    #[default]
+    Fail,
+    /// It is let through.
+    Ignore,
+}
+
+/// What the registration is derived from.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    pub endpoint: &'a Endpoint,
+    /// PEM.
+    pub authorities: &'a str,
+    pub own_namespace: &'a str,
+    pub gates: FeatureGates,
+    pub failure_policy: FailurePolicy,
+    /// Where a pod carries a protection label now.
+    pub eviction_namespaces: &'a BTreeSet<String>,
+}
+
+/// All webhooks, in a fixed order.
+pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
+    if !wanted.gates.resources_deletion_protection {
+        return Vec::new();
+    }
+    let mut webhooks = vec![
+        wanted.labelled("delete-protection", &[requirement(marks::DELETE_PROTECTION, "Exists", &[])]),
+        wanted.labelled(
+            "deletion-protected",
+            &[requirement(marks::DELETION_PROTECTED, "In", &[marks::ALWAYS.to_owned()])],
+        ),
+        wanted.labelled(
+            "disable-cascading-deletion",
+            &[
+                requirement(marks::DISABLE_CASCADING_DELETION, "Exists", &[]),
+                requirement(marks::DISABLE_CASCADING_DELETION, "NotIn", &["false".to_owned()]),
+            ],
+        ),
+        wanted.annotated(),
+    ];
+    webhooks.extend(wanted.evictions());
+    webhooks
+}
+
+impl Wanted<'_> {
+    /// Deletions of anything that carries a label.
+    fn labelled(&self, name: &str, requirements: &[LabelSelectorRequirement]) -> ValidatingWebhook {
+        ValidatingWebhook {
+            rules: Some(vec![rule("DELETE", "*", "*")]),
+            object_selector: Some(selector(requirements)),
+            ..self.webhook(name)
+        }
+    }
+
+    /// Deletions of what carries the annotation, on the kinds where it means something. No selector reads
+    /// annotations, so this one is told apart by an expression.
+    fn annotated(&self) -> ValidatingWebhook {
+        let key = marks::DISABLE_CASCADING_DELETION;
+        let annotated = MatchCondition {
+            name: "annotated".to_owned(),
+            expression: format!(
+                "has(oldObject.metadata.annotations) && '{key}' in oldObject.metadata.annotations \
+                 && oldObject.metadata.annotations['{key}'] != 'false'"
+            ),
+        };
+        ValidatingWebhook {
+            rules: Some(CASCADING_KINDS.iter().map(|kind| rule("DELETE", kind.group, kind.plural)).collect()),
+            match_conditions: Some(vec![annotated]),
+            ..self.webhook("disable-cascading-deletion-annotation")
+        }
+    }
+
+    /// Evictions where a pod is labelled. An eviction carries no labels, so namespaces are all there is to
+    /// select by.
+    fn evictions(&self) -> Option<ValidatingWebhook> {
+        let namespaces: Vec<String> =
+            self.eviction_namespaces.iter().filter(|name| *name != self.own_namespace).cloned().collect();
+        if namespaces.is_empty() {
+            return None;
+        }
+        Some(ValidatingWebhook {
+            rules: Some(vec![rule("CREATE", "", "pods/eviction")]),
+            namespace_selector: Some(selector(&[requirement(NAMESPACE_NAME, "In", &namespaces)])),
+            ..self.webhook("eviction")
+        })
+    }
+
+    fn webhook(&self, name: &str) -> ValidatingWebhook {
+        const PATH: &str = "/admit";
+        let (url, service) = match self.endpoint {
+            Endpoint::Url(url) => (Some(format!("{}{PATH}", url.trim_end_matches('/'))), None),
+            Endpoint::Service { namespace, name } => {
+                let service = ServiceReference {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    path: Some(PATH.to_owned()),
+                    port: Some(443),
+                };
+                (None, Some(service))
+            }
+        };
+        // Our own namespace never waits for us, or we could not be mended while we are down.
+        let others = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
+        ValidatingWebhook {
+            name: format!("{name}.palisade.dev"),
+            admission_review_versions: vec!["v1".to_owned()],
+            client_config: WebhookClientConfig {
+                ca_bundle: Some(ByteString(self.authorities.as_bytes().to_vec())),
+                service,
+                url,
+            },
+            failure_policy: Some(match self.failure_policy {
+                FailurePolicy::Fail => "Fail".to_owned(),
+                FailurePolicy::Ignore => "Ignore".to_owned(),
+            }),
+            match_conditions: None,
+            match_policy: Some("Equivalent".to_owned()),
+            namespace_selector: Some(selector(&[others])),
+            object_selector: Some(LabelSelector::default()),
+            rules: None,
+            // Budgets will be written to, and nothing ever is on a dry run.
+            side_effects: "NoneOnDryRun".to_owned(),
+            timeout_seconds: Some(TIMEOUT_SECONDS),
+        }
+    }
+}
+
+fn rule(operation: &str, group: &str, resource: &str) -> RuleWithOperations {
+    let one = |word: &str| Some(vec![word.to_owned()]);
+    RuleWithOperations {
+        operations: one(operation),
+        api_groups: one(group),
+        api_versions: one("*"),
+        resources: one(resource),
+        scope: Some("*".to_owned()),
+    }
+}
+
+fn selector(requirements: &[LabelSelectorRequirement]) -> LabelSelector {
+    LabelSelector { match_expressions: Some(requirements.to_vec()), match_labels: None }
+}
+
+fn requirement(key: &str, operator: &str, values: &[String]) -> LabelSelectorRequirement {
+    let values = (!values.is_empty()).then(|| values.to_vec());
+    LabelSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "https://127.0.0.1:9443";
+
+    fn planned_for(endpoint: &Endpoint, namespaces: &[&str], gates: FeatureGates) -> Vec<ValidatingWebhook> {
+        plan(&Wanted {
+            endpoint,
+            authorities: "PEM",
+            own_namespace: "palisade-system",
+            gates,
+            failure_policy: FailurePolicy::Fail,
+            eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
+        })
+    }
+
+    fn planned(namespaces: &[&str]) -> Vec<ValidatingWebhook> {
+        planned_for(&Endpoint::Url(URL.to_owned()), namespaces, FeatureGates::default())
+    }
+
+    fn names(webhooks: &[ValidatingWebhook]) -> Vec<&str> {
+        webhooks.iter().map(|webhook| webhook.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_delete_of_an_unlabelled_object_never_leaves_the_api_server() {
+        for webhook in planned(&[]) {
+            let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
+            assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
+        }
+    }
+
+    #[test]
+    fn evictions_are_registered_only_where_a_pod_is_labelled() {
+        assert!(!names(&planned(&[])).contains(&"eviction.palisade.dev"));
+        let webhooks = planned(&["palisade-system", "shop"]);
+        let eviction = webhooks.iter().find(|webhook| webhook.name == "eviction.palisade.dev").unwrap();
+        assert_eq!(
+            eviction.namespace_selector,
+            Some(selector(&[requirement(NAMESPACE_NAME, "In", &["shop".to_owned()])]))
+        );
+        assert!(
+            !names(&planned(&["palisade-system"])).contains(&"eviction.palisade.dev"),
+            "ours is never looked at"
+        );
+    }
+
+    #[test]
+    fn our_own_namespace_is_never_asked_about() {
+        let expected =
+            Some(selector(&[requirement(NAMESPACE_NAME, "NotIn", &["palisade-system".to_owned()])]));
+        assert!(planned(&[]).iter().all(|webhook| webhook.namespace_selector == expected));
+    }
+
+    #[test]
+    fn a_gate_that_is_off_registers_nothing() {
+        let off = FeatureGates { resources_deletion_protection: false };
+        assert!(planned_for(&Endpoint::Url(URL.to_owned()), &["shop"], off).is_empty());
+    }
+
+    #[test]
+    fn a_service_is_called_by_reference_and_a_url_by_address() {
+        let config = |webhooks: Vec<ValidatingWebhook>| webhooks[0].client_config.clone();
+        assert_eq!(config(planned(&[])).url.as_deref(), Some("https://127.0.0.1:9443/admit"));
+        let endpoint = Endpoint::Service { namespace: "palisade-system".into(), name: "palisade".into() };
+        let service = config(planned_for(&endpoint, &[], FeatureGates::default()));
+        assert_eq!(service.url, None);
+        assert_eq!(service.service.unwrap().path.as_deref(), Some("/admit"));
+    }
+}

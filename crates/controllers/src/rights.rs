@@ -1,0 +1,80 @@
+//! What Palisade must be allowed to do, and the objects that it is installed with.
+//!
+//! The one source of the RBAC that we ship: `palisade manifests` prints it.
+
+use palisade_api::names;
+use serde_json::{Value, json};
+
+/// Everything that must be there before `palisade run`: its namespace, its account and its rights.
+pub fn manifests(namespace: &str) -> Vec<Value> {
+    let subject = json!([{"kind": "ServiceAccount", "name": names::PALISADE, "namespace": namespace}]);
+    let rbac = "rbac.authorization.k8s.io";
+    let object = |kind: &str, api: &str, name: &str, namespaced: bool, body: Value| {
+        let mut metadata = json!({"name": name, "labels": {names::MANAGED_BY.0: names::MANAGED_BY.1}});
+        if namespaced {
+            metadata["namespace"] = json!(namespace);
+        }
+        let mut object = json!({"apiVersion": api, "kind": kind, "metadata": metadata});
+        if let (Some(object), Value::Object(body)) = (object.as_object_mut(), body) {
+            object.extend(body);
+        }
+        object
+    };
+    let rbac_v1 = format!("{rbac}/v1");
+    let role = |kind: &str, name: &str, rules: Value| {
+        object(kind, &rbac_v1, name, kind == "Role", json!({"rules": rules}))
+    };
+    let binding = |kind: &str, name: &str| {
+        let role = kind.trim_end_matches("Binding");
+        let body = json!({"roleRef": {"apiGroup": rbac, "kind": role, "name": name}, "subjects": subject});
+        object(kind, &rbac_v1, name, role == "Role", body)
+    };
+    vec![
+        object("Namespace", "v1", namespace, false, json!({})),
+        object("ServiceAccount", "v1", names::PALISADE, true, json!({})),
+        role("Role", names::PALISADE, own_rules()),
+        binding("RoleBinding", names::PALISADE),
+        role("ClusterRole", names::PALISADE, cluster_rules()),
+        binding("ClusterRoleBinding", names::PALISADE),
+        role("ClusterRole", INSTANCES, instance_rules()),
+        binding("ClusterRoleBinding", INSTANCES),
+    ]
+}
+
+const INSTANCES: &str = "palisade-instances";
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
+}
+
+fn rule_for(group: &str, resource: &str, name: &str, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "resourceNames": [name], "verbs": verbs})
+}
+
+/// In its own namespace: the Lease and the Secret.
+fn own_rules() -> Value {
+    json!([
+        rule("coordination.k8s.io", "leases", &["create"]),
+        rule_for("coordination.k8s.io", "leases", names::PALISADE, &["get", "update"]),
+        rule("", "secrets", &["create"]),
+        rule_for("", "secrets", names::TLS_SECRET, &["get", "list", "watch", "update"]),
+    ])
+}
+
+/// Everywhere: its registration, and what `Cascading` on a Namespace and an eviction need to know.
+fn cluster_rules() -> Value {
+    let group = "admissionregistration.k8s.io";
+    let configurations = "validatingwebhookconfigurations";
+    json!([
+        rule(group, configurations, &["create"]),
+        rule_for(group, configurations, names::PALISADE, &["get", "list", "watch", "update", "delete"]),
+        rule("", "pods", &["get", "list", "watch"]),
+        rule("", "persistentvolumeclaims", &["list"]),
+    ])
+}
+
+/// Whether a `CustomResourceDefinition` still has custom resources. A role of its own, so that an
+/// administrator can name groups instead: what may not be listed is refused with 503, never let go.
+fn instance_rules() -> Value {
+    json!([rule("*", "*", &["list"])])
+}

@@ -1,0 +1,226 @@
+//! What can be typed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
+use palisade_api::gates::FeatureGate;
+use palisade_api::names;
+
+/// Deletion protection for Kubernetes: refuses the deletions that people did not mean, says why, and how to
+/// lift it.
+#[derive(Debug, Parser)]
+#[command(name = "palisade", version, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the admission webhook and the controllers.
+    Run(RunArgs),
+    /// Say whether an object could be deleted now, and if not, why and how to lift it.
+    Why(WhyArgs),
+    /// Print what must be there before `palisade run`: namespace, service account and rights.
+    Manifests(ManifestsArgs),
+    /// Remove the registration, and keep running replicas from putting it back.
+    Uninstall(UninstallArgs),
+    /// Print a page of the reference documentation.
+    #[command(hide = true)]
+    Reference {
+        /// Which page.
+        page: Page,
+    },
+}
+
+/// Which cluster, and where in it.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ClusterArgs {
+    /// The kubeconfig to use; by default $KUBECONFIG, then ~/.kube/config, then the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The kubeconfig's context to use, instead of the current one.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// The namespace that Palisade's own objects live in. Nothing in it is ever refused.
+    #[arg(long, value_name = "NAME", env = "PALISADE_NAMESPACE", hide_env_values = true, default_value = names::NAMESPACE)]
+    pub(crate) namespace: String,
+
+    /// Where to listen for the API server.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    pub(crate) listen: SocketAddr,
+
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// The Service through which the API server reaches Palisade in the cluster.
+    #[arg(long, value_name = "NAME", default_value = names::PALISADE)]
+    pub(crate) service: String,
+
+    /// The address at which the API server reaches Palisade outside of the cluster, instead of a Service:
+    /// https://HOST:PORT.
+    #[arg(long, value_name = "URL", value_parser = WebhookUrl::parse)]
+    pub(crate) webhook_url: Option<WebhookUrl>,
+
+    /// What to switch on or off: `Name=true,Other=false`. All is on by default. Known:
+    /// `ResourcesDeletionProtection`.
+    #[arg(long, value_name = "GATES", value_delimiter = ',')]
+    pub(crate) feature_gates: Vec<FeatureGate>,
+
+    /// What becomes of a protected deletion while no replica can answer.
+    #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]
+    pub(crate) failure_policy: FailurePolicyArg,
+
+    /// How long to go on answering after SIGTERM, while the Service's endpoints are updated.
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub(crate) drain: SignedDuration,
+
+    /// How to write the log.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+
+    /// What to log, in the form of tracing's filters: `info`, `palisade_admission=debug`.
+    #[arg(long, value_name = "FILTER", env = "PALISADE_LOG", hide_env_values = true, default_value = "info")]
+    pub(crate) log: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FailurePolicyArg {
+    /// It is refused.
+    Fail,
+    /// It is let through.
+    Ignore,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct WhyArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// The object: `KIND NAME` or `KIND/NAME`, as kubectl takes them.
+    #[arg(required = true, num_args = 1..=2, value_names = ["KIND", "NAME"])]
+    pub(crate) object: Vec<String>,
+
+    /// The object's namespace; by default the context's.
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// The namespace that Palisade itself lives in.
+    #[arg(long, value_name = "NAME", default_value = names::NAMESPACE)]
+    pub(crate) palisade_namespace: String,
+
+    /// How to print the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Output {
+    Text,
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ManifestsArgs {
+    /// The namespace to run in.
+    #[arg(long, value_name = "NAME", default_value = names::NAMESPACE)]
+    pub(crate) namespace: String,
+
+    /// How to print them.
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    pub(crate) output: ManifestFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ManifestFormat {
+    Yaml,
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// The namespace that Palisade's own objects live in.
+    #[arg(long, value_name = "NAME", default_value = names::NAMESPACE)]
+    pub(crate) namespace: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Page {
+    /// Every command and flag.
+    Cli,
+    /// Every metric.
+    Metrics,
+}
+
+/// `https://HOST:PORT`, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebhookUrl {
+    pub(crate) url: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl WebhookUrl {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| format!("{why}; expected https://HOST:PORT");
+        let uri: http::Uri = text.parse().map_err(|error| wrong(&format!("{error}")))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(wrong("the API server calls webhooks over https only"));
+        }
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wrong("the path is Palisade's to choose"));
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
+        Ok(Self {
+            url: text.trim_end_matches('/').to_owned(),
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(443),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("https://127.0.0.1:9443", Some(("127.0.0.1", 9443)))]
+    #[case("https://127.0.0.1:9443/", Some(("127.0.0.1", 9443)))]
+    #[case("https://palisade.example", Some(("palisade.example", 443)))]
+    #[case("https://[::1]:9443", Some(("::1", 9443)))]
+    #[case("http://127.0.0.1:9443", None)]
+    #[case("https://127.0.0.1:9443/admit", None)]
+    #[case("127.0.0.1:9443", None)]
+    #[case("", None)]
+    fn webhook_urls(#[case] text: &str, #[case] expected: Option<(&str, u16)>) {
+        let parsed = WebhookUrl::parse(text).ok();
+        assert_eq!(parsed.as_ref().map(|url| (url.host.as_str(), url.port)), expected);
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,23 @@
+//! From flags to a client.
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::args::ClusterArgs;
+
+pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// A client for the cluster that the flags, the environment or the pod name.
+pub(crate) async fn connect(args: &ClusterArgs) -> Result<Client, Error> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let config = match &args.kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path)
+                .map_err(|error| format!("reading {}: {error}", path.display()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await?
+        }
+        None if args.context.is_some() => Config::from_kubeconfig(&options).await?,
+        None => Config::infer().await?,
+    };
+    Ok(Client::try_from(config)?)
+}

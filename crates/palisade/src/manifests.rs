@@ -1,0 +1,24 @@
+//! `palisade manifests`
+
+use std::process::ExitCode;
+
+use palisade_controllers::rights;
+use serde_json::json;
+
+use crate::args::{ManifestFormat, ManifestsArgs};
+use crate::connect::Error;
+
+pub(crate) fn print(args: &ManifestsArgs) -> Result<ExitCode, Error> {
+    let manifests = rights::manifests(&args.namespace);
+    match args.output {
+        ManifestFormat::Yaml => {
+            for manifest in manifests {
+                print!("---\n{}\n", serde_saphyr::to_string(&manifest)?.trim_end());
+            }
+        }
+        ManifestFormat::Json => {
+            println!("{:#}", json!({"apiVersion": "v1", "kind": "List", "items": manifests}));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

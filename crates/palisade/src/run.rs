@@ -1,0 +1,188 @@
+//! `palisade run`: the webhook on every replica, the controllers on the one that leads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
+use palisade_api::gates::FeatureGates;
+use palisade_cluster::{Live, watch_protected_pods};
+use palisade_controllers::certificates::{Certificates, Material};
+use palisade_controllers::leadership::{self, Leadership};
+use palisade_controllers::registration::{self, Endpoint, FailurePolicy, Inputs, Probe, Registered};
+use palisade_engine as engine;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::args::{FailurePolicyArg, LogFormat, RunArgs, WebhookUrl};
+use crate::connect::{Error, connect};
+
+pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
+    start_log(&args)?;
+    let client = connect(&args.cluster).await?;
+    let metrics = Arc::new(Metrics::default());
+    let gates = FeatureGates::chosen(&args.feature_gates);
+    let (serving_tx, serving) = watch::channel(Serving::Open);
+    let (ready_tx, ready) = watch::channel(Err("starting".to_owned()));
+
+    // The admin port answers from the first moment on: a replica that waits for its API server is alive.
+    let admin = listen(args.admin_listen).await?;
+    let admin = tokio::spawn(serve_admin(admin, ready, metrics.clone(), serving.clone()));
+    let listener = listen(args.listen).await?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+
+    let certificates = Certificates::new(client.clone(), &args.namespace, hosts(&args));
+    let material = tokio::select! {
+        material = certificates.obtain() => material,
+        _ = terminated.recv() => return Ok(()),
+        _ = interrupted.recv() => return Ok(()),
+    };
+    let certificate = Arc::new(ServingCertificate::new(&material.certificate, &material.key)?);
+    let (material_tx, material) = watch::channel(material);
+
+    let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
+    let door = Arc::new(Door::new(Live::new(client.clone()), settings, metrics.clone()));
+    let server =
+        tokio::spawn(serve(listener, certificate.clone(), router(door), metrics.clone(), serving.clone()));
+
+    let (stop, stopped) = watch::channel(false);
+    let (leadership_tx, leadership) = watch::channel(Leadership::default());
+    let (registered_tx, registered) = watch::channel(Registered::default());
+    let (namespaces_tx, eviction_namespaces) =
+        watch::channel((!gates.resources_deletion_protection).then(BTreeSet::new));
+    if gates.resources_deletion_protection {
+        tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
+    }
+    let election = tokio::spawn({
+        let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
+        async move { leadership::campaign(client, &namespace, &identity, leadership_tx, stopped).await }
+    });
+    tokio::spawn({
+        let leadership = leadership.clone();
+        async move { certificates.keep(material_tx, leadership).await }
+    });
+    tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
+    tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+    tokio::spawn({
+        let (client, settings, metrics) =
+            (client.clone(), registration_settings(&args, gates), metrics.clone());
+        let inputs = Inputs { leadership, material, eviction_namespaces: eviction_namespaces.clone() };
+        async move {
+            let wrote = || {
+                metrics.registration_writes.inc();
+            };
+            registration::keep(client, &settings, inputs, registered_tx, wrote).await;
+        }
+    });
+    tokio::spawn(tell_ready(eviction_namespaces, registered, ready_tx));
+
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    tracing::info!("shutting down");
+    let _ = stop.send(true);
+    let _ = serving_tx.send(Serving::Draining);
+    tokio::time::sleep(args.drain.try_into().unwrap_or_default()).await;
+    let _ = serving_tx.send(Serving::Closed);
+    let _ = tokio::join!(server, admin, election);
+    Ok(())
+}
+
+fn start_log(args: &RunArgs) -> Result<(), Error> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match args.log_format {
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+async fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|error| format!("listening on {address}: {error}").into())
+}
+
+/// Every name under which the API server may call us.
+fn hosts(args: &RunArgs) -> Vec<String> {
+    let service = format!("{}.{}.svc", args.service, args.namespace);
+    args.webhook_url.iter().map(|url| url.host.clone()).chain([service]).collect()
+}
+
+fn registration_settings(args: &RunArgs, gates: FeatureGates) -> registration::Settings {
+    let service_host = format!("{}.{}.svc", args.service, args.namespace);
+    let (endpoint, probe) = if let Some(WebhookUrl { url, host, port }) = &args.webhook_url {
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        (Endpoint::Url(url.clone()), Probe { address, host: host.clone() })
+    } else {
+        // The Service leads here only once we are ready, and we are ready only once we are registered: so
+        // this asks ourselves, by the Service's name.
+        let address = format!("127.0.0.1:{}", args.listen.port());
+        let service = Endpoint::Service { namespace: args.namespace.clone(), name: args.service.clone() };
+        (service, Probe { address, host: service_host })
+    };
+    registration::Settings {
+        endpoint,
+        probe,
+        own_namespace: args.namespace.clone(),
+        gates,
+        failure_policy: match args.failure_policy {
+            FailurePolicyArg::Fail => FailurePolicy::Fail,
+            FailurePolicyArg::Ignore => FailurePolicy::Ignore,
+        },
+    }
+}
+
+/// A name that no other replica has, also not one that ran here before.
+fn identity() -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "palisade".to_owned());
+    format!("{host}-{}-{}", std::process::id(), jiff::Timestamp::now().as_millisecond())
+}
+
+/// Serves what the Secret holds, whenever it changes.
+async fn serve_newest(
+    mut material: watch::Receiver<Material>,
+    certificate: Arc<ServingCertificate>,
+    metrics: Arc<Metrics>,
+) {
+    loop {
+        let newest = material.borrow_and_update().clone();
+        // The one we have stays in use: it is vouched for until the newest has been served for a while.
+        if let Err(error) = certificate.replace(&newest.certificate, &newest.key) {
+            tracing::error!(%error, "the newest serving certificate cannot be used");
+        }
+        metrics.certificate_expiry.set(newest.expiry().map_or(0, jiff::Timestamp::as_second));
+        if material.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn show_leadership(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>) {
+    loop {
+        metrics.leader.set(i64::from(leadership.borrow_and_update().leading));
+        if leadership.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Ready is: every watch has listed, and the API server has been told about us. It stays so: what happens to
+/// the registration later is not this replica's health, and taking replicas away would make it worse.
+async fn tell_ready(
+    mut namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    mut registered: watch::Receiver<Registered>,
+    ready: watch::Sender<Result<(), String>>,
+) {
+    let _ = ready.send(Err("the watches have not listed yet".to_owned()));
+    if namespaces.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
+    let _ = ready.send(Err("not registered with the API server yet".to_owned()));
+    if registered.wait_for(|registered| registered.0).await.is_err() {
+        return;
+    }
+    tracing::info!("ready");
+    let _ = ready.send(Ok(()));
+}

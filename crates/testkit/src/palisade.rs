@@ -1,0 +1,214 @@
+//! The real `palisade` binary in front of a control plane, with the rights that we ship and no others.
+
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::TestkitError;
+use crate::balancer::Balancer;
+use crate::control_plane::ControlPlane;
+use crate::process::{Process, free_port, wait_until};
+
+/// Who Palisade is to the API server.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:palisade-system:palisade";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How to run it.
+#[derive(Clone, Debug)]
+pub struct PalisadeOptions {
+    pub binary: PathBuf,
+    pub replicas: usize,
+    /// More words for `palisade run`.
+    pub args: Vec<String>,
+}
+
+/// Running replicas.
+pub struct Palisade {
+    options: PalisadeOptions,
+    folder: PathBuf,
+    kubeconfig: PathBuf,
+    url: String,
+    replicas: Vec<Replica>,
+    _balancer: Option<Balancer>,
+}
+
+struct Replica {
+    listen: SocketAddr,
+    admin: SocketAddr,
+    process: Process,
+    started: Instant,
+}
+
+impl Palisade {
+    /// Installs what Palisade needs, starts its replicas, and waits until all are ready.
+    pub async fn start(plane: &ControlPlane, options: PalisadeOptions) -> Result<Self, TestkitError> {
+        install(plane, &options.binary)?;
+        let folder = plane.folder().join("replicas");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(TestkitError::io("emptying the replicas' folder"))?;
+        }
+        fs::create_dir_all(&folder).map_err(TestkitError::io("creating the replicas' folder"))?;
+
+        let addresses = (0..options.replicas)
+            .map(|_| Ok((loopback(free_port()?), loopback(free_port()?))))
+            .collect::<Result<Vec<_>, TestkitError>>()?;
+        let (front, balancer) = if let [(listen, _)] = addresses[..] {
+            (listen, None)
+        } else {
+            let front = loopback(free_port()?);
+            let replicas = addresses.iter().map(|&(listen, _)| listen).collect();
+            let balancer = Balancer::start(front.port(), replicas)
+                .await
+                .map_err(TestkitError::io("listening for the replicas"))?;
+            (front, Some(balancer))
+        };
+        let mut palisade = Self {
+            kubeconfig: plane.kubeconfig_of(SERVICE_ACCOUNT)?,
+            url: format!("https://{front}"),
+            options,
+            folder,
+            replicas: Vec::new(),
+            _balancer: balancer,
+        };
+        for (number, (listen, admin)) in addresses.into_iter().enumerate() {
+            let process = palisade.start_process(number, listen, admin)?;
+            palisade.replicas.push(Replica { listen, admin, process, started: Instant::now() });
+        }
+        palisade.wait_ready().await?;
+        Ok(palisade)
+    }
+
+    /// The address under which the API server calls the replicas.
+    pub fn webhook_url(&self) -> &str {
+        &self.url
+    }
+
+    /// `http://127.0.0.1:PORT` of a replica's admin port.
+    pub fn admin_url(&self, replica: usize) -> String {
+        format!("http://{}", self.replicas[replica].admin)
+    }
+
+    pub fn process_id(&self, replica: usize) -> u32 {
+        self.replicas[replica].process.id()
+    }
+
+    /// Kills a replica with -9. It stays dead until [`Self::revive`].
+    pub fn kill(&mut self, replica: usize) {
+        self.replicas[replica].process.kill();
+    }
+
+    /// Asks a replica to end, as Kubernetes would.
+    pub fn terminate(&self, replica: usize) {
+        self.replicas[replica].process.signal(Signal::TERM);
+    }
+
+    /// Starts every replica that has ended again, and says which.
+    ///
+    /// One that ended within a second of its start is left for a later call, so that a replica which cannot
+    /// start does not keep the machine busy.
+    pub fn revive(&mut self) -> Result<Vec<usize>, TestkitError> {
+        let mut revived = Vec::new();
+        for number in 0..self.replicas.len() {
+            let Replica { listen, admin, process, started } = &mut self.replicas[number];
+            if process.has_ended() && started.elapsed() > Duration::from_secs(1) {
+                let (listen, admin) = (*listen, *admin);
+                let process = self.start_process(number, listen, admin)?;
+                self.replicas[number] = Replica { listen, admin, process, started: Instant::now() };
+                revived.push(number);
+            }
+        }
+        Ok(revived)
+    }
+
+    /// Waits until every replica says that it is ready.
+    pub async fn wait_ready(&self) -> Result<(), TestkitError> {
+        for replica in &self.replicas {
+            if !wait_until(PATIENCE, || is_ready(replica.admin)).await {
+                return Err(replica.process.not_up("did not become ready"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all replicas, in the way that lets them finish what they have begun.
+    pub fn stop(&mut self) {
+        for replica in &self.replicas {
+            replica.process.signal(Signal::TERM);
+        }
+        for replica in &mut self.replicas {
+            replica.process.terminate(Duration::from_secs(10));
+        }
+    }
+
+    fn start_process(
+        &self,
+        number: usize,
+        listen: SocketAddr,
+        admin: SocketAddr,
+    ) -> Result<Process, TestkitError> {
+        let mut args: Vec<String> = vec!["run".into()];
+        args.push(format!("--kubeconfig={}", self.kubeconfig.display()));
+        args.push(format!("--webhook-url={}", self.url));
+        args.push(format!("--listen={listen}"));
+        args.push(format!("--admin-listen={admin}"));
+        // There are no endpoints to propagate here: whoever wants to drain says so.
+        args.push("--drain=0s".into());
+        args.extend(self.options.args.iter().cloned());
+        let logs = self.folder.with_file_name("logs");
+        let process = Process::start(&format!("palisade-{number}"), &self.options.binary, &args, &logs)?;
+        let pid = self.folder.join(format!("{}.pid", number + 1));
+        fs::write(&pid, format!("{}\n", process.id())).map_err(TestkitError::io("writing a process id"))?;
+        Ok(process)
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Applies the namespace, the rights and the kinds that the binary itself prints.
+fn install(plane: &ControlPlane, binary: &Path) -> Result<(), TestkitError> {
+    let failed = |what: &str, output: &[u8]| TestkitError::Command {
+        what: what.to_owned(),
+        output: String::from_utf8_lossy(output).into_owned(),
+    };
+    let manifests = Command::new(binary)
+        .arg("manifests")
+        .output()
+        .map_err(TestkitError::io(format!("running {}", binary.display())))?;
+    if !manifests.status.success() {
+        return Err(failed("palisade manifests", &manifests.stderr));
+    }
+    let mut kubectl = Command::new(plane.assets().kubectl())
+        .arg("--kubeconfig")
+        .arg(plane.kubeconfig())
+        .args(["apply", "--server-side", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(TestkitError::io("running kubectl"))?;
+    if let Some(mut stdin) = kubectl.stdin.take() {
+        stdin.write_all(&manifests.stdout).map_err(TestkitError::io("writing to kubectl"))?;
+    }
+    let applied = kubectl.wait_with_output().map_err(TestkitError::io("waiting for kubectl"))?;
+    if applied.status.success() { Ok(()) } else { Err(failed("kubectl apply", &applied.stderr)) }
+}
+
+/// Asks `/readyz` in the plainest HTTP there is.
+async fn is_ready(admin: SocketAddr) -> bool {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let ask = async {
+        let mut stream = tokio::net::TcpStream::connect(admin).await?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: palisade\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer.starts_with("HTTP/1.1 200"))
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
+}

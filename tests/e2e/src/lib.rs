@@ -1,0 +1,1 @@
+//! Palisade on a real API server; see `tests/`.

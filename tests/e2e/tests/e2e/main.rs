@@ -1,0 +1,12 @@
+//! Palisade on a real API server, two replicas of it, asked through kubectl as people do.
+//!
+//! A test says what is `allowed` and what is `denied`. It works in namespaces of its own, so that all
+//! run at once ([`cluster::shared`]); one that kills or restarts something has the cluster to itself
+//! ([`cluster::alone`]).
+
+mod cluster;
+mod command_line;
+mod faults;
+mod labels;
+mod registration;
+mod server;
