@@ -1,11 +1,15 @@
 //! Decode and decide, without a network.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use palisade_admission::{answer, read};
 use palisade_api::gates::FeatureGates;
-use palisade_engine::{Answer, Census, Definition, Settings, Unknown, World, decide};
+use palisade_engine::{
+    Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown, World, decide,
+};
 
 use crate::Error;
 use crate::report::{Report, micros, quantile};
@@ -13,6 +17,8 @@ use crate::reviews::{Answered, SIZES, review};
 
 /// Nothing that is measured here asks anything.
 struct Nobody;
+
+static PROTECTIONS: OnceLock<Protections> = OnceLock::new();
 
 impl World for Nobody {
     async fn active_pods(&self, _: &str) -> Answer<Census> {
@@ -23,6 +29,22 @@ impl World for Nobody {
     }
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         Err(Unknown::new("", ""))
+    }
+    fn protections(&self) -> &Protections {
+        PROTECTIONS.get_or_init(Protections::default)
+    }
+    async fn namespace_labels(&self, _: &str) -> Answer<BTreeMap<String, String>> {
+        Ok(BTreeMap::new())
+    }
+    async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
+        Ok(BTreeMap::new())
+    }
+    async fn search(
+        &self,
+        _: Place<'_>,
+        _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> Answer<Search> {
+        Ok(Search::default())
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         Err(Unknown::new("", ""))

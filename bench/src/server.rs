@@ -1,10 +1,11 @@
 //! The server over TLS and keep-alive HTTP/1.1, on one core, beside a bare one that only reads the body and allows.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -15,7 +16,10 @@ use axum::response::Response;
 use axum::routing::post;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, Worlds, router};
 use palisade_api::gates::FeatureGates;
-use palisade_engine::{Answer, Census, Definition, Settings, World};
+use palisade_engine::{
+    Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
+};
+
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -248,6 +252,8 @@ impl Worlds for Empty {
     }
 }
 
+static PROTECTIONS: OnceLock<Protections> = OnceLock::new();
+
 impl World for Empty {
     async fn active_pods(&self, _: &str) -> Answer<Census> {
         Ok(Census::NONE)
@@ -257,6 +263,22 @@ impl World for Empty {
     }
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         Ok(Census::NONE)
+    }
+    fn protections(&self) -> &Protections {
+        PROTECTIONS.get_or_init(Protections::default)
+    }
+    async fn namespace_labels(&self, _: &str) -> Answer<BTreeMap<String, String>> {
+        Ok(BTreeMap::new())
+    }
+    async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
+        Ok(BTreeMap::new())
+    }
+    async fn search(
+        &self,
+        _: Place<'_>,
+        _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> Answer<Search> {
+        Ok(Search::default())
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         Ok(None)
@@ -271,7 +293,7 @@ pub(crate) fn serve(which: &str, folder: &Path) -> Result<(), Error> {
     } else {
         let settings =
             Settings { own_namespace: "palisade-system".to_owned(), gates: FeatureGates::default() };
-        router(Arc::new(Door::new(Empty, settings, metrics.clone())))
+        router(Arc::new(Door::new(Empty, settings, metrics.clone(), |_| {})))
     };
     let certificate = fs::read_to_string(folder.join("tls.crt"))?;
     let certificate = ServingCertificate::new(&certificate, &fs::read_to_string(folder.join("tls.key"))?)?;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use palisade_cluster::{Live, LiveWorld};
-use palisade_engine::{Settings, World, decide};
+use palisade_engine::{Settings, Verdict, World, decide};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
@@ -47,23 +47,37 @@ pub struct Door<W> {
     worlds: W,
     settings: Settings,
     metrics: Arc<Metrics>,
+    record: Box<dyn Fn(&Verdict) + Send + Sync>,
     room: Semaphore,
 }
 
 impl<W: Worlds> Door<W> {
-    pub fn new(worlds: W, settings: Settings, metrics: Arc<Metrics>) -> Self {
-        Self { worlds, settings, metrics, room: Semaphore::new(ROOM_KIB) }
+    /// `record` is told the verdict of each review that is not a dry run and is counted.
+    pub fn new(
+        worlds: W,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+        record: impl Fn(&Verdict) + Send + Sync + 'static,
+    ) -> Self {
+        Self { worlds, settings, metrics, record: Box::new(record), room: Semaphore::new(ROOM_KIB) }
     }
 }
 
-/// `POST /admit`, without a socket.
+/// `POST /admit` and `POST /admit/protections`, without a socket.
+///
+/// Both answer alike. An object that carries a label and is also selected by a protection is asked about by two
+/// webhooks, so the verdict counts only on the second path.
 pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
-    Router::new().route("/admit", post(admit::<W>)).with_state(door)
+    Router::new()
+        .route("/admit", post(admit::<W>))
+        .route("/admit/protections", post(admit::<W>))
+        .with_state(door)
 }
 
 async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    match door.admit(&parts.headers, parts.uri.query(), body).await {
+    let counted = parts.uri.path() != "/admit";
+    match door.admit(&parts.headers, parts.uri.query(), body, counted).await {
         Ok(answer) => json(answer),
         Err(rejection) => {
             door.metrics.rejected(rejection.why);
@@ -95,18 +109,18 @@ impl<W: Worlds> Door<W> {
         headers: &HeaderMap,
         query: Option<&str>,
         body: Body,
+        counted: bool,
     ) -> Result<Vec<u8>, Rejection> {
         let deadline = Instant::now() + timeout(query)?;
         if !is_json(headers) {
             let message = "the content type must be application/json";
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Rejected::ContentType, message));
         }
-        let _room = self.room_for(headers, deadline).await?;
-        let body = read_body(body, deadline).await?;
-        self.decide(&body, deadline).await
+        let (body, _room) = self.read_body(headers, body, deadline).await?;
+        self.decide(&body, deadline, counted).await
     }
 
-    async fn decide(&self, body: &[u8], deadline: Instant) -> Result<Vec<u8>, Rejection> {
+    async fn decide(&self, body: &[u8], deadline: Instant, counted: bool) -> Result<Vec<u8>, Rejection> {
         let started = Instant::now();
         let read = match wire::read(body) {
             Ok(read) => read,
@@ -128,23 +142,63 @@ impl<W: Worlds> Door<W> {
             return Ok(wire::refuse(&read.uid, Refused::TooLate, why));
         };
         self.metrics.decided(&verdict, started.elapsed());
+        if counted && !read.review.dry_run {
+            self.metrics.matched(&verdict);
+            (self.record)(&verdict);
+        }
         span.record("refused", !verdict.is_allowed());
         Ok(wire::answer(&read.uid, &verdict))
     }
 
-    async fn room_for(
+    /// Reads a body. Room is taken as it arrives, so that a caller who only announces much holds little.
+    async fn read_body(
         &self,
         headers: &HeaderMap,
+        mut body: Body,
         deadline: Instant,
-    ) -> Result<SemaphorePermit<'_>, Rejection> {
-        let length = match headers.get(CONTENT_LENGTH) {
-            Some(length) => length.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(too_large)?,
-            None => LARGEST_BODY,
+    ) -> Result<(Vec<u8>, SemaphorePermit<'_>), Rejection> {
+        let announced = headers.get(CONTENT_LENGTH).map(|length| length.to_str().unwrap_or_default().parse());
+        let capacity = match announced {
+            Some(Ok(length)) if length <= LARGEST_BODY => length,
+            Some(_) => return Err(too_large()),
+            None => 0,
         };
-        if length > LARGEST_BODY {
-            return Err(too_large());
+        let mut room = self.room_for(LEAST_KIB, deadline).await?;
+        // The rest is allocated as it comes.
+        let mut bytes = Vec::with_capacity(capacity.min(LEAST_KIB << 10));
+        loop {
+            let slow = || {
+                Rejection::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    Rejected::SlowBody,
+                    "the body did not arrive in time",
+                )
+            };
+            let frame = match timeout_at(deadline, body.frame()).await.map_err(|_| slow())? {
+                None => return Ok((bytes, room)),
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    return Err(Rejection::new(
+                        StatusCode::BAD_REQUEST,
+                        Rejected::BrokenBody,
+                        error.to_string(),
+                    ));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > LARGEST_BODY {
+                return Err(too_large());
+            }
+            bytes.extend_from_slice(&data);
+            let missing = (bytes.len() >> 10).saturating_sub(room.num_permits());
+            if missing > 0 {
+                room.merge(self.room_for(missing, deadline).await?);
+            }
         }
-        let kib = u32::try_from((length >> 10).max(LEAST_KIB)).unwrap_or(u32::MAX);
+    }
+
+    async fn room_for(&self, kib: usize, deadline: Instant) -> Result<SemaphorePermit<'_>, Rejection> {
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         match timeout_at(deadline, self.room.acquire_many(kib)).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Rejection::new(
@@ -159,21 +213,6 @@ impl<W: Worlds> Door<W> {
 fn too_large() -> Rejection {
     let message = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
     Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, Rejected::TooLarge, message)
-}
-
-async fn read_body(body: Body, deadline: Instant) -> Result<Bytes, Rejection> {
-    match timeout_at(deadline, Limited::new(body, LARGEST_BODY).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => {
-            Err(Rejection::new(StatusCode::BAD_REQUEST, Rejected::BrokenBody, error.to_string()))
-        }
-        Err(_) => Err(Rejection::new(
-            StatusCode::REQUEST_TIMEOUT,
-            Rejected::SlowBody,
-            "the body did not arrive in time",
-        )),
-    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use palisade_api::protection::Action;
 use palisade_engine::{Code, Guard, Verdict};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -17,6 +18,7 @@ pub struct Metrics {
     reviews: Family<Outcome, Counter>,
     refusals: Family<ByGuard, Counter>,
     rejected: Family<Why, Counter>,
+    matched: Family<ByAction, Counter>,
     durations: Histogram,
     pub connections: Gauge,
     pub leader: Gauge,
@@ -33,6 +35,19 @@ struct Outcome {
 struct ByGuard {
     guard: &'static str,
     code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByAction {
+    action: &'static str,
+}
+
+fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Deny => "deny",
+        Action::Warn => "warn",
+        Action::Audit => "audit",
+    }
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -95,6 +110,7 @@ impl Default for Metrics {
             reviews: Family::default(),
             refusals: Family::default(),
             rejected: Family::default(),
+            matched: Family::default(),
             durations,
             connections: Gauge::default(),
             leader: Gauge::default(),
@@ -106,6 +122,7 @@ impl Default for Metrics {
             reviews,
             refusals,
             rejected,
+            matched,
             durations,
             connections,
             leader,
@@ -128,6 +145,11 @@ impl Default for Metrics {
             "From the body's last byte to the answer",
             durations.clone(),
         );
+        registry.register(
+            "protected_deletions",
+            "Deletions that a ResourceDeletionProtection concerned, by its action; dry runs aside",
+            matched.clone(),
+        );
         registry.register("connections", "Open connections of API servers", connections.clone());
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
@@ -148,6 +170,9 @@ impl Default for Metrics {
             for code in Code::ALL {
                 let _ = refusals.get_or_create(&ByGuard { guard: guard.name(), code: code.status() });
             }
+        }
+        for action in [Action::Deny, Action::Warn, Action::Audit] {
+            let _ = matched.get_or_create(&ByAction { action: action_name(action) });
         }
         for why in Rejected::ALL {
             let _ = rejected.get_or_create(&Why { why: why.name() });
@@ -176,6 +201,12 @@ impl Metrics {
             for code in codes {
                 self.refusals.get_or_create(&ByGuard { guard: guard.name(), code }).inc();
             }
+        }
+    }
+
+    pub(crate) fn matched(&self, verdict: &Verdict) {
+        for matched in &verdict.matched {
+            self.matched.get_or_create(&ByAction { action: action_name(matched.action) }).inc();
         }
     }
 

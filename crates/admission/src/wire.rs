@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use palisade_api::protection;
 use palisade_engine::json::{Cursor, Malformed};
-use palisade_engine::{Action, Kind, Object, Review, Subject, Verdict, prose};
+use palisade_engine::{Action, Kind, Object, Review, Subject, User, Verdict, prose};
 use serde::{Deserialize, Serialize};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -40,6 +41,7 @@ struct Request<'a> {
     operation: Cow<'a, str>,
     object: Option<&'a [u8]>,
     old_object: Option<Object<'a>>,
+    user: User<'a>,
     dry_run: bool,
 }
 
@@ -122,6 +124,17 @@ impl<'a> Request<'a> {
             "operation" => self.operation = value.string()?,
             "object" => self.object = value.raw_or_null()?,
             "oldObject" => self.old_object = value.optional(Object::read)?,
+            "userInfo" => value.object(|key, value| {
+                match &*key {
+                    "username" => self.user.name = value.string()?,
+                    "groups" => value.list(|group| {
+                        self.user.groups.push(group.string()?);
+                        Ok(())
+                    })?,
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?,
             "dryRun" => self.dry_run = value.value::<Option<bool>>()?.unwrap_or(false),
             _ => value.skip()?,
         }
@@ -137,6 +150,9 @@ impl<'a> Request<'a> {
                 let object = self.old_object.ok_or_else(|| {
                     undecidable("a DELETE without oldObject: what would be deleted is not known")
                 })?;
+                if self.kind.is_empty() {
+                    return Err(undecidable("a DELETE of no kind"));
+                }
                 if object.metadata.name.is_empty() {
                     return Err(undecidable("a DELETE whose oldObject has no name"));
                 }
@@ -156,7 +172,7 @@ impl<'a> Request<'a> {
             ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
         };
-        Ok(Read { uid, review: Review { action, dry_run } })
+        Ok(Read { uid, review: Review { action, user: self.user, dry_run } })
     }
 }
 
@@ -255,6 +271,21 @@ pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
         None => Vec::new(),
     };
     let mut audit_annotations = BTreeMap::new();
+    for (key, action) in [
+        ("denied-by-protection", protection::Action::Deny),
+        ("warned-by-protection", protection::Action::Warn),
+        ("audited-by-protection", protection::Action::Audit),
+    ] {
+        let names: Vec<&str> = verdict
+            .matched
+            .iter()
+            .filter(|matched| matched.action == action)
+            .map(|matched| matched.protection.as_str())
+            .collect();
+        if !names.is_empty() {
+            audit_annotations.insert(key, names.join(","));
+        }
+    }
     let status = verdict.code().zip(prose::refusal(verdict)).map(|(code, message)| {
         let mut guards: Vec<&str> = verdict.findings.iter().map(|finding| finding.guard.name()).collect();
         guards.dedup();

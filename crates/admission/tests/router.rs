@@ -1,7 +1,8 @@
 //! The real router, without a socket: what comes in, and what goes out.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -10,7 +11,10 @@ use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use palisade_admission::{Door, Metrics, Worlds, router};
 use palisade_api::gates::FeatureGates;
-use palisade_engine::{Answer, Census, Count, Definition, Settings, World};
+use palisade_engine::{
+    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
+};
+
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -27,6 +31,8 @@ impl Worlds for Small {
     }
 }
 
+static PROTECTIONS: OnceLock<Protections> = OnceLock::new();
+
 impl World for Small {
     async fn active_pods(&self, namespace: &str) -> Answer<Census> {
         if namespace == "slow" {
@@ -40,6 +46,22 @@ impl World for Small {
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         Ok(Census::NONE)
     }
+    fn protections(&self) -> &Protections {
+        PROTECTIONS.get_or_init(Protections::default)
+    }
+    async fn namespace_labels(&self, _: &str) -> Answer<BTreeMap<String, String>> {
+        Ok(BTreeMap::new())
+    }
+    async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
+        Ok(BTreeMap::new())
+    }
+    async fn search(
+        &self,
+        _: Place<'_>,
+        _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> Answer<Search> {
+        Ok(Search::default())
+    }
     async fn pod(&self, _: &str, name: &str) -> Answer<Option<String>> {
         let labels = json!({"policy.kruise.io/delete-protection": "Always"});
         Ok((name == "kept")
@@ -50,7 +72,7 @@ impl World for Small {
 fn service() -> (Router, Arc<Metrics>) {
     let settings = Settings { own_namespace: "palisade-system".to_owned(), gates: FeatureGates::default() };
     let metrics = Arc::new(Metrics::default());
-    (router(Arc::new(Door::new(Small, settings, metrics.clone()))), metrics)
+    (router(Arc::new(Door::new(Small, settings, metrics.clone(), |_| {}))), metrics)
 }
 
 async fn send(request: Request<Body>) -> (StatusCode, String) {

@@ -6,12 +6,15 @@ use std::str::FromStr;
 /// Which guards are switched on. All are, unless told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
+    /// Protection labels and `ResourceDeletionProtection`.
     pub resources_deletion_protection: bool,
+    /// What would take a protected object down is guarded with it.
+    pub cascade_protection: bool,
 }
 
 impl Default for FeatureGates {
     fn default() -> Self {
-        Self { resources_deletion_protection: true }
+        Self { resources_deletion_protection: true, cascade_protection: true }
     }
 }
 
@@ -25,17 +28,22 @@ pub struct FeatureGate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gate {
     ResourcesDeletionProtection,
+    CascadeProtection,
 }
 
-const KNOWN: &[(&str, Gate)] = &[("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection)];
+const KNOWN: &[(&str, Gate)] = &[
+    ("CascadeProtection", Gate::CascadeProtection),
+    ("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection),
+];
 
 impl FeatureGates {
     /// The defaults with the given choices made, later ones winning.
-    pub fn chosen(choices: &[FeatureGate]) -> Self {
+    pub fn chosen<'a>(choices: impl IntoIterator<Item = &'a FeatureGate>) -> Self {
         let mut gates = Self::default();
         for choice in choices {
             match choice.gate {
                 Gate::ResourcesDeletionProtection => gates.resources_deletion_protection = choice.on,
+                Gate::CascadeProtection => gates.cascade_protection = choice.on,
             }
         }
         gates
@@ -58,11 +66,26 @@ impl fmt::Display for FeatureGateError {
             Self::Unknown(name) => write!(f, "there is no feature gate \"{name}\"")?,
         }
         write!(f, "; the known gates are:")?;
-        KNOWN.iter().try_for_each(|(name, _)| write!(f, " {name}=true|false (default true)"))
+        let known: Vec<String> =
+            KNOWN.iter().map(|(name, _)| format!("{name}=true|false (default true)")).collect();
+        write!(f, " {}", known.join(", "))
     }
 }
 
 impl std::error::Error for FeatureGateError {}
+
+/// A flag's value: `Name=true,Other=false`. Kubernetes takes an empty one, and a comma too many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeatureGateList(pub Vec<FeatureGate>);
+
+impl FromStr for FeatureGateList {
+    type Err = FeatureGateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let choices = text.split(',').map(str::trim).filter(|choice| !choice.is_empty());
+        choices.map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
 
 impl FromStr for FeatureGate {
     type Err = FeatureGateError;
@@ -95,7 +118,7 @@ mod tests {
                 .into();
         assert!(FeatureGates::chosen(&choices).resources_deletion_protection);
         assert!(!FeatureGates::chosen(&choices[..1]).resources_deletion_protection);
-        assert_eq!(FeatureGates::chosen(&[]), FeatureGates::default());
+        assert_eq!(FeatureGates::chosen([]), FeatureGates::default());
     }
 
     #[test]
@@ -104,8 +127,15 @@ mod tests {
         assert_eq!(
             error,
             "there is no feature gate \"Resources\"; the known gates are: \
-             ResourcesDeletionProtection=true|false (default true)"
+             CascadeProtection=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
         );
+    }
+
+    #[test]
+    fn a_list_may_be_empty_and_have_a_comma_too_many() {
+        let gates = |text: &str| FeatureGates::chosen(&text.parse::<FeatureGateList>().unwrap().0);
+        assert_eq!(gates(""), FeatureGates::default());
+        assert!(!gates("CascadeProtection=false, ResourcesDeletionProtection=true,").cascade_protection);
     }
 
     #[test]

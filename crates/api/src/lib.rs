@@ -7,3 +7,4 @@ pub mod gates;
 pub mod kinds;
 pub mod marks;
 pub mod names;
+pub mod protection;

@@ -3,8 +3,13 @@
 //! [`Live`] asks the API server itself, consistently and under a deadline; [`PodNamespaces`] is fed by
 //! watches. Nothing here keeps a whole object.
 
+mod discovery;
 mod live;
 mod pod_namespaces;
+mod policies;
+mod search;
 
-pub use live::{Live, LiveWorld};
+pub use discovery::{Discovery, Served, discover, watch_discovery};
+pub use live::{Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
+pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};

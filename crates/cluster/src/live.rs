@@ -4,13 +4,18 @@
 //! that can answer, in pages of [`PAGE`], under the review's deadline. A page that shows something in the
 //! way ends the question; only pages full of what is already going are followed by the next.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::future::Future;
+use std::sync::Arc;
 
 use http::Request;
 use http::header::ACCEPT;
 use kube::Client;
 use palisade_engine::prose::NAMES_SHOWN;
-use palisade_engine::{Answer, Census, Count, Definition, Unknown, World};
+use palisade_engine::{
+    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Subject, Unknown, World,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -19,68 +24,123 @@ use tokio::time::Instant;
 const PAGE: usize = 500;
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-const WHOLE: &str = "application/json";
+pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+pub(crate) const WHOLE: &str = "application/json";
 
 /// The API server.
 #[derive(Clone)]
 pub struct Live {
     client: Client,
+    protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
 }
 
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
-    client: Client,
-    deadline: Instant,
+    pub(crate) client: Client,
+    pub(crate) deadline: Instant,
+    protections: Arc<Protections>,
 }
 
 impl Live {
-    pub fn new(client: Client) -> Self {
-        Self { client }
+    /// `protections` gives those that are known at the time it is asked.
+    pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
+        Self { client, protections: Arc::new(protections) }
     }
 
     /// A world whose questions are given up at `deadline`.
     pub fn until(&self, deadline: Instant) -> LiveWorld {
-        LiveWorld { client: self.client.clone(), deadline }
+        LiveWorld { client: self.client.clone(), deadline, protections: (self.protections)() }
     }
 }
 
 impl World for LiveWorld {
     async fn active_pods(&self, namespace: &str) -> Answer<Census> {
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
         let query = [("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed")];
         let counted = self.count(&path, &query, METADATA_LIST, Item::is_staying, Item::name).await;
         counted.map_err(|why| Unknown::new("its active pods", why.text))
     }
 
     async fn bound_claims(&self, namespace: &str) -> Answer<Census> {
-        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+        let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims", segment(namespace));
         let bound = |item: &Item| item.is_staying() && item.status.phase.as_deref() == Some("Bound");
         let counted = self.count(&path, &[], WHOLE, bound, Item::name).await;
         counted.map_err(|why| Unknown::new("its bound persistent volume claims", why.text))
     }
 
     async fn instances(&self, definition: &Definition) -> Answer<Census> {
-        let Definition { group, plural, served_versions, established: _ } = definition;
+        let Definition { group, plural, served_versions, established, .. } = definition;
         let mut reasons = Vec::new();
+        // Whoever reaches our port can send a review; it shall not make us list what is no custom resource.
+        let name = format!(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
+            segment(&format!("{plural}.{group}"))
+        );
+        let asked = async { self.client.request_text(get(&name, METADATA)?).await.map_err(NoAnswer::from) };
+        match self.in_time(asked).await {
+            Ok(_) => {}
+            Err(why) if why.code == 404 => return Ok(Census::NONE),
+            Err(why) => return Err(Unknown::new("its custom resources", why.text)),
+        }
+        let mut served = false;
         // One version shows the custom resources of all. The next is asked where a conversion fails, or where
         // the API server has not caught up with the definition yet.
         for version in served_versions {
-            let path = format!("/apis/{group}/{version}/{plural}");
+            let path = format!("/apis/{}/{}/{}", segment(group), segment(version), segment(plural));
             match self.count(&path, &[], METADATA_LIST, Item::is_staying, Item::full_name).await {
                 Ok(census) => return Ok(census),
-                Err(why) => reasons.push(format!("{version}: {}", why.text)),
+                Err(why) => {
+                    served |= why.code != 404;
+                    reasons.push(format!("{version}: {}", why.text));
+                }
             }
+        }
+        if !served && !established {
+            return Ok(Census::NONE);
         }
         Err(Unknown::new("its custom resources", reasons.join("; ")))
     }
 
+    fn protections(&self) -> &Protections {
+        &self.protections
+    }
+
+    async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
+        let path = format!("/api/v1/namespaces/{}", segment(namespace));
+        let asked =
+            async { self.client.request::<Item>(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
+        let answer = self.in_time(asked).await;
+        let namespace = answer.map_err(|why| Unknown::new("the labels of its namespace", why.text))?;
+        Ok(namespace.metadata.labels.unwrap_or_default())
+    }
+
+    async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
+        let mut all = BTreeMap::new();
+        let mut next = Some(String::new());
+        while let Some(token) = next {
+            let asked = self.page::<Page>("/api/v1/namespaces", &[], METADATA_LIST, &token).await;
+            let page = asked.map_err(|why| Unknown::new("the labels of its namespaces", why.text))?;
+            let labels = |item: Item| (item.metadata.name, item.metadata.labels.unwrap_or_default());
+            all.extend(page.items.unwrap_or_default().into_iter().map(labels));
+            next = page.metadata.r#continue.filter(|token| !token.is_empty());
+        }
+        Ok(all)
+    }
+
+    async fn search(
+        &self,
+        place: Place<'_>,
+        judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> Answer<Search> {
+        crate::search::search(self, place, judge).await
+    }
+
     async fn pod(&self, namespace: &str, name: &str) -> Answer<Option<String>> {
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(name));
         let asked = async { self.client.request_text(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
         match self.in_time(asked).await {
             Ok(pod) => Ok(Some(pod)),
-            Err(why) if why.not_found => Ok(None),
+            Err(why) if why.code == 404 => Ok(None),
             Err(why) => Err(Unknown::new("its labels", why.text)),
         }
     }
@@ -131,14 +191,33 @@ impl LiveWorld {
 
     /// The client has no read timeout, and patiently repeats what the API server puts off: the deadline is
     /// what keeps a review from waiting with it.
-    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, NoAnswer>>) -> Result<T, NoAnswer> {
-        tokio::time::timeout_at(self.deadline, asked).await.unwrap_or_else(|_| {
-            Err(NoAnswer { text: "the API server did not answer in time".to_owned(), not_found: false })
-        })
+    pub(crate) async fn in_time<T>(
+        &self,
+        asked: impl Future<Output = Result<T, NoAnswer>>,
+    ) -> Result<T, NoAnswer> {
+        tokio::time::timeout_at(self.deadline, asked)
+            .await
+            .unwrap_or_else(|_| Err(NoAnswer::new("the API server did not answer in time".to_owned())))
     }
 }
 
-fn page_uri(path: &str, query: &[(&str, &str)], token: &str) -> String {
+/// A name as one segment of a path, whatever is in it.
+pub fn segment(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'~');
+    let mut text = String::with_capacity(name.len());
+    for &byte in name.as_bytes() {
+        if plain(byte) {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    // A dot or two would be taken for a way up.
+    if matches!(name, "." | "..") { text.replace('.', "%2E") } else { text }
+}
+
+pub(crate) fn page_uri(path: &str, query: &[(&str, &str)], token: &str) -> String {
     let mut encoded = form_urlencoded::Serializer::new(String::new());
     encoded.append_pair("limit", &PAGE.to_string()).extend_pairs(query);
     if !token.is_empty() {
@@ -147,26 +226,33 @@ fn page_uri(path: &str, query: &[(&str, &str)], token: &str) -> String {
     format!("{path}?{}", encoded.finish())
 }
 
-fn get(uri: &str, accept: &str) -> Result<Request<Vec<u8>>, NoAnswer> {
+pub(crate) fn get(uri: &str, accept: &str) -> Result<Request<Vec<u8>>, NoAnswer> {
     Request::get(uri)
         .header(ACCEPT, accept)
         .body(Vec::new())
-        .map_err(|error| NoAnswer { text: error.to_string(), not_found: false })
+        .map_err(|error| NoAnswer::new(error.to_string()))
 }
 
 /// Why the API server did not tell.
-struct NoAnswer {
-    text: String,
-    not_found: bool,
+pub(crate) struct NoAnswer {
+    pub(crate) text: String,
+    /// The API server's, or 0 if it did not say.
+    pub(crate) code: u16,
+}
+
+impl NoAnswer {
+    pub(crate) fn new(text: String) -> Self {
+        Self { text, code: 0 }
+    }
 }
 
 impl From<kube::Error> for NoAnswer {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                Self { not_found: status.code == 404, text: format!("{}: {}", status.code, status.message) }
+                Self { code: status.code, text: format!("{}: {}", status.code, status.message) }
             }
-            other => Self { text: other.to_string(), not_found: false },
+            other => Self::new(other.to_string()),
         }
     }
 }
@@ -196,6 +282,7 @@ struct ItemMetadata {
     name: String,
     namespace: Option<String>,
     deletion_timestamp: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -136,6 +136,13 @@ impl Candidate<'_> {
     }
 }
 
+/// Whether the Lease is marked now, whatever we last saw.
+pub(crate) async fn is_suspended(client: Client, namespace: &str) -> kube::Result<bool> {
+    let leases: Api<Lease> = Api::namespaced(client, namespace);
+    let lease = leases.get_opt(names::PALISADE).await?;
+    Ok(lease.is_some_and(|lease| lease.annotations().contains_key(names::SUSPENDED)))
+}
+
 /// Marks the Lease so that no replica registers anything, or takes the mark away. Repeats itself when the
 /// leader renews at the same moment.
 pub async fn suspend(client: Client, namespace: &str, suspended: bool) -> kube::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! The one source of the RBAC that we ship: `palisade manifests` prints it.
 
-use palisade_api::names;
+use palisade_api::{names, protection};
 use serde_json::{Value, json};
 
 /// Everything that must be there before `palisade run`: its namespace, its account and its rights.
@@ -36,12 +36,13 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         binding("RoleBinding", names::PALISADE),
         role("ClusterRole", names::PALISADE, cluster_rules()),
         binding("ClusterRoleBinding", names::PALISADE),
-        role("ClusterRole", INSTANCES, instance_rules()),
-        binding("ClusterRoleBinding", INSTANCES),
+        role("ClusterRole", READER, reader_rules()),
+        binding("ClusterRoleBinding", READER),
+        protection::definition(),
     ]
 }
 
-const INSTANCES: &str = "palisade-instances";
+const READER: &str = "palisade-reader";
 
 fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
@@ -70,11 +71,18 @@ fn cluster_rules() -> Value {
         rule_for(group, configurations, names::PALISADE, &["get", "list", "watch", "update", "delete"]),
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
+        rule("", "namespaces", &["get", "list"]),
+        rule("apiextensions.k8s.io", "customresourcedefinitions", &["list", "watch"]),
+        rule("apiregistration.k8s.io", "apiservices", &["list", "watch"]),
+        rule(protection::GROUP, protection::PLURAL, &["get", "list", "watch"]),
+        rule(protection::GROUP, &format!("{}/status", protection::PLURAL), &["update"]),
+        rule("events.k8s.io", "events", &["create", "patch"]),
     ])
 }
 
-/// Whether a `CustomResourceDefinition` still has custom resources. A role of its own, so that an
-/// administrator can name groups instead: what may not be listed is refused with 503, never let go.
-fn instance_rules() -> Value {
-    json!([rule("*", "*", &["list"])])
+/// Whether a `CustomResourceDefinition` still has custom resources, and whether a Namespace holds something
+/// that is protected. A role of its own, so that an administrator can name groups instead: what may not be
+/// listed is refused with 503, never let go.
+fn reader_rules() -> Value {
+    json!([rule("*", "*", &["get", "list"])])
 }

@@ -73,6 +73,35 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Reads a list, or `null` for an empty one. `item` must read or skip each item.
+    pub fn list(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        if self.null() {
+            return Ok(());
+        }
+        if self.peek() != Some(b'[') {
+            return Err(self.expected("a list"));
+        }
+        self.at += 1;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            item(self)?;
+            let next = self.peek();
+            if !matches!(next, Some(b',' | b']')) {
+                return Err(self.expected("a comma or the list's end"));
+            }
+            self.at += 1;
+            if next == Some(b']') {
+                return Ok(());
+            }
+        }
+    }
+
     /// Reads an object, or `null` for none.
     pub fn object_or_null(
         &mut self,

@@ -23,12 +23,24 @@ pub struct Object<'a> {
 #[derive(Debug, Default)]
 pub struct Metadata<'a> {
     pub name: Cow<'a, str>,
+    pub uid: Cow<'a, str>,
     pub namespace: Option<Cow<'a, str>>,
     pub deletion_timestamp: Option<Cow<'a, str>>,
+    pub owners: Vec<Owner<'a>>,
     pub labels: Pairs<'a>,
     /// Those that guards read. The others are passed over: a `last-applied-configuration` can be as large as
     /// the object itself.
     pub annotations: Pairs<'a>,
+}
+
+/// An entry of `ownerReferences`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner<'a> {
+    pub api_version: Cow<'a, str>,
+    pub kind: Cow<'a, str>,
+    pub name: Cow<'a, str>,
+    pub uid: Cow<'a, str>,
+    pub controller: bool,
 }
 
 /// Labels or annotations, in the order they came.
@@ -90,6 +102,7 @@ impl<'a> Object<'a> {
         Ok(Definition {
             group,
             plural: names.plural,
+            kind: names.kind,
             served_versions: served.into_iter().map(|v| v.name).collect(),
             established,
         })
@@ -102,8 +115,15 @@ impl<'a> Metadata<'a> {
         cursor.object_or_null(|key, value| {
             match &*key {
                 "name" => metadata.name = value.string()?,
+                "uid" => metadata.uid = value.string()?,
                 "namespace" => metadata.namespace = value.string_or_null()?,
-                "deletionTimestamp" => metadata.deletion_timestamp = value.string_or_null()?,
+                "deletionTimestamp" => {
+                    metadata.deletion_timestamp = value.string_or_null()?.filter(|time| !time.is_empty());
+                }
+                "ownerReferences" => value.list(|owner| {
+                    metadata.owners.push(Owner::read(owner)?);
+                    Ok(())
+                })?,
                 "labels" => metadata.labels = Pairs::read(value, |_| true)?,
                 "annotations" => {
                     metadata.annotations = Pairs::read(value, |key| ANNOTATIONS_READ.contains(&key))?;
@@ -113,6 +133,24 @@ impl<'a> Metadata<'a> {
             Ok(())
         })?;
         Ok(metadata)
+    }
+}
+
+impl<'a> Owner<'a> {
+    fn read(cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+        let mut owner = Self::default();
+        cursor.object(|key, value| {
+            match &*key {
+                "apiVersion" => owner.api_version = value.string()?,
+                "kind" => owner.kind = value.string()?,
+                "name" => owner.name = value.string()?,
+                "uid" => owner.uid = value.string()?,
+                "controller" => owner.controller = value.value::<Option<bool>>()?.unwrap_or(false),
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(owner)
     }
 }
 
@@ -130,6 +168,10 @@ impl<'a> Pairs<'a> {
         Ok(Self(pairs))
     }
 
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(each, _)| each == key).map(|(_, value)| value.as_ref())
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
@@ -140,9 +182,11 @@ impl<'a> Pairs<'a> {
 pub struct Definition {
     pub group: String,
     pub plural: String,
+    pub kind: String,
     /// The stored version first where it is served: reading it needs no conversion.
     pub served_versions: Vec<String>,
-    /// Whether its custom resources have ever been served. Once true, it stays so.
+    /// Whether it says that its custom resources have been served. Until then the API server does not know their
+    /// resource, and there is nothing of it.
     pub established: bool,
 }
 
@@ -157,6 +201,8 @@ struct DefinitionSpec {
 #[derive(Deserialize)]
 struct DefinitionNames {
     plural: String,
+    #[serde(default)]
+    kind: String,
 }
 
 #[derive(Deserialize)]
@@ -240,6 +286,7 @@ mod tests {
             Definition {
                 group: "example.com".into(),
                 plural: "widgets".into(),
+                kind: "Widget".into(),
                 served_versions: vec!["v1".into(), "v1beta1".into()],
                 established: true,
             }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use palisade_api::marks::{Mark, Mode, Place};
 
-use crate::verdict::{About, Finding, Held, Lift, Reason, Verdict, Warning};
+use crate::verdict::{About, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
 use crate::world::{Census, Unknown};
 
 /// How many names a message lists before it says how many more there are.
@@ -20,12 +20,17 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
         return None;
     }
     let because: Vec<String> = verdict.findings.iter().map(|finding| because(&finding.reason)).collect();
-    let mut text = format!("{} is protected from deletion: {}.", subject(about), because.join("; "));
-    if let Some(step) = verdict.findings.iter().find_map(first_step) {
+    // Where not even a mark was seen, nobody knows.
+    let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
+    let verb = if known { "is" } else { "may be" };
+    let mut text = format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; "));
+    // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
+    let steps: Option<Vec<&str>> = verdict.findings.iter().map(first_step).collect();
+    if let Some(step) = steps.as_ref().and_then(|steps| steps.first()) {
         text.push(' ');
         text.push_str(step);
     }
-    let commands = lifting(about, &verdict.findings);
+    let commands = lifting(about, verdict.findings.iter().filter_map(|finding| finding.lift.as_ref()));
     if !commands.is_empty() {
         text.push_str(" To lift it: ");
         text.push_str(&commands.join(" && "));
@@ -45,6 +50,23 @@ pub fn because(reason: &Reason) -> String {
             format!("{}, and it has {}", written(mark), held.join(" and "))
         }
         Reason::MarkedUnknown(mark, unknown) => format!("{}, and {}", written(mark), not_known(unknown)),
+        Reason::Ruled(rule, held) if held.is_empty() => ruled(rule),
+        Reason::Ruled(rule, held) => {
+            let held: Vec<String> = held.iter().map(holding).collect();
+            format!("{}, and it has {}", ruled(rule), held.join(" and "))
+        }
+        Reason::RuledUnknown(rule, unknown) => format!("{}, and {}", ruled(rule), not_known(unknown)),
+        Reason::Dooms(doomed) => {
+            let named: Vec<String> = doomed.iter().take(NAMES_SHOWN).map(one_of_the_doomed).collect();
+            let more = if doomed.len() > NAMES_SHOWN { ", …" } else { "" };
+            match doomed.len() {
+                1 => format!("a protected object would go with it: {}", named.join(", ")),
+                count => format!("{count} protected objects would go with it: {}{more}", named.join(", ")),
+            }
+        }
+        Reason::Own(held) => {
+            format!("every protection that it defines would vanish: it has {}", holding(held))
+        }
         Reason::Unreadable(unknown) => not_known(unknown),
     }
 }
@@ -57,13 +79,25 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             subject(about),
             place(mark.place),
             mark.key,
-            mark.value,
+            on_one_line(&mark.value),
             match mark.mode {
                 Mode::Always => "Always",
                 Mode::Cascading => "true",
             },
             mark.mistyped.unwrap_or_default(),
         ),
+        Warning::RuleNotKnown(rule) => format!(
+            "{}: {} does not protect it: Cascading is not known for this kind; Always is",
+            subject(about),
+            ruled(rule),
+        ),
+        Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
+        Warning::Unreachable(group) => {
+            format!(
+                "{}: objects of {group} could not be looked at, since its API server does not answer",
+                subject(about)
+            )
+        }
         Warning::CascadingNotKnown(mark) => format!(
             "{}: {} does not protect it: Cascading is not known for this kind; Always is",
             subject(about),
@@ -81,20 +115,31 @@ pub fn subject(about: &About) -> String {
 }
 
 /// The commands that lift every protection, one for labels and one for annotations.
-pub fn lifting(about: &About, findings: &[Finding]) -> Vec<String> {
+pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> Vec<String> {
     let mut labels: Vec<&str> = Vec::new();
     let mut annotations: Vec<&str> = Vec::new();
-    for finding in findings {
-        let (keys, key) = match &finding.lift {
-            Some(Lift::RemoveLabel(key)) => (&mut labels, key),
-            Some(Lift::RemoveAnnotation(key)) => (&mut annotations, key),
-            None => continue,
+    let mut others: Vec<String> = Vec::new();
+    for lift in lifts {
+        let (keys, key) = match lift {
+            Lift::RemoveLabel(key) => (&mut labels, key),
+            Lift::RemoveAnnotation(key) => (&mut annotations, key),
+            Lift::Command(command) => {
+                others.push(command.clone());
+                continue;
+            }
+            Lift::Commands(commands) => {
+                others.extend(commands.iter().cloned());
+                continue;
+            }
         };
         if !keys.contains(key) {
             keys.push(key);
         }
     }
     let command = |verb: &str, keys: &[&str]| {
+        if !kubectl_takes(&about.name) {
+            return patch_command(about, verb, keys);
+        }
         let namespace =
             about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
         let removed = keys.join("- ");
@@ -107,12 +152,71 @@ pub fn lifting(about: &About, findings: &[Finding]) -> Vec<String> {
     if !annotations.is_empty() {
         commands.push(command("annotate", &annotations));
     }
+    for other in others {
+        if !commands.contains(&other) {
+            commands.push(other);
+        }
+    }
     commands
+}
+
+/// Whether kubectl would take a name for one, and not for a flag or a change of labels. RBAC names may be anything.
+fn kubectl_takes(name: &str) -> bool {
+    !name.starts_with('-') && !name.ends_with('-') && !name.contains('=')
+}
+
+/// What `kubectl label` does, for a name that it cannot take.
+fn patch_command(about: &About, verb: &str, keys: &[&str]) -> String {
+    let map = if verb == "label" { "labels" } else { "annotations" };
+    let removals: Vec<String> = keys
+        .iter()
+        .map(|key| {
+            format!(
+                r#"{{"op":"remove","path":"/metadata/{map}/{}"}}"#,
+                key.replace('~', "~0").replace('/', "~1")
+            )
+        })
+        .collect();
+    let namespace = about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    let patch = removals.join(",");
+    format!(
+        "kubectl patch {}{namespace} --type=json -p '[{patch}]' -- {}",
+        about.kubectl_name,
+        shell_word(&about.name)
+    )
 }
 
 /// `label policy.kruise.io/delete-protection=Always`
 fn written(mark: &Mark) -> String {
-    format!("{} {}={}", place(mark.place), mark.key, mark.value)
+    format!("{} {}={}", place(mark.place), mark.key, on_one_line(&mark.value))
+}
+
+/// A value that somebody chose, short and without what could pass for our own words. Labels are never longer;
+/// annotations may hold anything.
+fn on_one_line(value: &str) -> String {
+    const LONGEST: usize = 63;
+    let mut text: String = value.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if value.chars().count() > LONGEST {
+        text.push('…');
+    }
+    text
+}
+
+/// `ResourceDeletionProtection "sample" (ask the platform team)`
+fn ruled(rule: &Ruled) -> String {
+    match &rule.message {
+        Some(message) => {
+            let message: Vec<&str> = message.split_whitespace().collect();
+            format!("ResourceDeletionProtection \"{}\" ({})", rule.protection, message.join(" "))
+        }
+        None => format!("ResourceDeletionProtection \"{}\"", rule.protection),
+    }
+}
+
+/// `deployment "shop/web" (label policy.kruise.io/delete-protection=Always)`
+fn one_of_the_doomed(doomed: &Doomed) -> String {
+    let because: Vec<String> = doomed.because.iter().map(because).collect();
+    format!("{} ({})", subject(&doomed.about), because.join("; "))
 }
 
 fn place(place: Place) -> &'static str {
@@ -155,11 +259,18 @@ fn counted(census: &Census, one: &str, many: &str) -> String {
 /// What makes a `Cascading` refusal go away without lifting the protection.
 fn first_step(finding: &Finding) -> Option<&'static str> {
     match &finding.reason {
-        Reason::MarkedWhile(_, held) if held.iter().any(|held| matches!(held, Held::Replicas(_))) => {
+        Reason::MarkedWhile(_, held) | Reason::Ruled(_, held)
+            if held.iter().any(|held| matches!(held, Held::Replicas(_))) =>
+        {
             Some("Scale it to 0 first.")
         }
-        Reason::MarkedWhile(..) => Some("Delete those first."),
-        Reason::MarkedUnknown(..) | Reason::Unreadable(_) => Some("Try again later."),
+        Reason::Ruled(_, held) if held.is_empty() => None,
+        Reason::MarkedWhile(..) | Reason::Ruled(..) | Reason::Dooms(_) | Reason::Own(_) => {
+            Some("Delete those first.")
+        }
+        Reason::MarkedUnknown(..) | Reason::RuledUnknown(..) | Reason::Unreadable(_) => {
+            Some("Try again later.")
+        }
         Reason::Marked(_) => None,
     }
 }

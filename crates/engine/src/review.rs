@@ -9,12 +9,21 @@ use crate::object::Object;
 #[derive(Debug)]
 pub struct Review<'a> {
     pub action: Action<'a>,
+    pub user: User<'a>,
     /// Nothing will really happen, so nothing may be written; the verdict is the same.
     pub dry_run: bool,
 }
 
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct User<'a> {
+    pub name: Cow<'a, str>,
+    pub groups: Vec<Cow<'a, str>>,
+}
+
 /// What is about to happen.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each review, and nearly all are deletions")]
 pub enum Action<'a> {
     /// An object is deleted.
     Delete(Subject<'a>),
@@ -81,7 +90,7 @@ impl Subject<'_> {
         self.object.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
-    pub(crate) fn is_already_going(&self) -> bool {
+    pub fn is_already_going(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
 }

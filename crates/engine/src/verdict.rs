@@ -1,6 +1,7 @@
 //! What we answer.
 
-use palisade_api::marks::Mark;
+use palisade_api::marks::{Mark, Place};
+use palisade_api::protection::Action;
 
 use crate::review::Subject;
 use crate::world::{Census, Unknown};
@@ -14,6 +15,23 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// What people should know whatever the outcome.
     pub warnings: Vec<Warning>,
+    /// The protections that the deletion concerns, whatever they do about it.
+    pub matched: Vec<Matched>,
+}
+
+/// What the guards found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) warnings: Vec<Warning>,
+    pub(crate) matched: Vec<Matched>,
+}
+
+/// A `ResourceDeletionProtection` that selected the object, for an asker whom it does not exempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matched {
+    pub protection: String,
+    pub action: Action,
 }
 
 /// The subject in the words of messages and commands.
@@ -41,15 +59,19 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guard {
     Labels,
+    Protections,
+    Cascade,
 }
 
 impl Guard {
     /// Every guard there is.
-    pub const ALL: &[Self] = &[Self::Labels];
+    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Labels => "labels",
+            Self::Protections => "protections",
+            Self::Cascade => "cascade",
         }
     }
 }
@@ -92,8 +114,39 @@ pub enum Reason {
     MarkedWhile(Mark, Vec<Held>),
     /// The object carries such a mark, and what it holds could not be found out.
     MarkedUnknown(Mark, Unknown),
-    /// What is about to go could not even be read.
+    /// A `ResourceDeletionProtection` protects it, in mode `Cascading` while it holds something.
+    Ruled(Ruled, Vec<Held>),
+    /// One does in that mode, and what it holds could not be found out.
+    RuledUnknown(Ruled, Unknown),
+    /// Protected objects would go with it.
+    Dooms(Vec<Doomed>),
+    /// It is the definition of one of Palisade's own kinds, and there are objects of it.
+    Own(Held),
+    /// Something that decides could not be read.
     Unreadable(Unknown),
+}
+
+/// A `ResourceDeletionProtection` in the words of messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ruled {
+    pub protection: String,
+    pub message: Option<String>,
+}
+
+/// A protected object that would go with another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doomed {
+    pub about: About,
+    pub because: Vec<Reason>,
+    /// The commands that lift its protection.
+    pub lift: Vec<String>,
+}
+
+impl Doomed {
+    pub(crate) fn add(&mut self, reason: Reason, commands: Vec<String>) {
+        self.because.push(reason);
+        self.lift.extend(commands);
+    }
 }
 
 /// What an object still holds.
@@ -122,6 +175,17 @@ impl Held {
 pub enum Lift {
     RemoveLabel(&'static str),
     RemoveAnnotation(&'static str),
+    Command(String),
+    Commands(Vec<String>),
+}
+
+impl Lift {
+    pub(crate) fn of_mark(mark: &Mark) -> Self {
+        match mark.place {
+            Place::Label => Self::RemoveLabel(mark.key),
+            Place::Annotation => Self::RemoveAnnotation(mark.key),
+        }
+    }
 }
 
 /// Something to say without refusing.
@@ -131,18 +195,25 @@ pub enum Warning {
     Mistyped(Mark),
     /// `Cascading` on a kind whose dependents nobody can name yet.
     CascadingNotKnown(Mark),
+    /// The same, asked for by a `ResourceDeletionProtection`.
+    RuleNotKnown(Ruled),
+    /// A `ResourceDeletionProtection` that warns.
+    Ruled(Ruled),
+    /// A group that could not be searched for protected objects, since its API server does not answer.
+    Unreachable(String),
 }
 
 impl Verdict {
     pub fn allow() -> Self {
-        Self { about: None, findings: Vec::new(), warnings: Vec::new() }
+        Self { about: None, findings: Vec::new(), warnings: Vec::new(), matched: Vec::new() }
     }
 
-    pub(crate) fn new(subject: &Subject<'_>, findings: Vec<Finding>, warnings: Vec<Warning>) -> Self {
-        if findings.is_empty() && warnings.is_empty() {
+    pub(crate) fn new(subject: &Subject<'_>, found: Found) -> Self {
+        let Found { findings, warnings, matched } = found;
+        if findings.is_empty() && warnings.is_empty() && matched.is_empty() {
             return Self::allow();
         }
-        Self { about: Some(About::new(subject)), findings, warnings }
+        Self { about: Some(About::new(subject)), findings, warnings, matched }
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {
@@ -152,7 +223,7 @@ impl Verdict {
             reason: Reason::Unreadable(unknown),
             lift: None,
         };
-        Self::new(subject, vec![finding], Vec::new())
+        Self::new(subject, Found { findings: vec![finding], ..Found::default() })
     }
 
     pub fn is_allowed(&self) -> bool {
@@ -166,7 +237,7 @@ impl Verdict {
 }
 
 impl About {
-    fn new(subject: &Subject<'_>) -> Self {
+    pub(crate) fn new(subject: &Subject<'_>) -> Self {
         Self {
             kind: subject.kind.to_string(),
             kubectl_name: subject.kind.kubectl_name(),

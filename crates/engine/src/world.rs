@@ -1,9 +1,13 @@
 //! What guards may ask about everything but the object itself.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
 use crate::object::Definition;
+use crate::protections::Protections;
+use crate::review::Subject;
+use crate::verdict::Doomed;
 
 /// The rest of the cluster, in the guards' words.
 ///
@@ -18,8 +22,55 @@ pub trait World: Sync {
     /// The custom resources of a definition that are not terminating.
     fn instances(&self, definition: &Definition) -> impl Future<Output = Answer<Census>> + Send;
 
+    /// The rules of all `ResourceDeletionProtection`s.
+    fn protections(&self) -> &Protections;
+
+    /// The labels of a namespace.
+    fn namespace_labels(
+        &self,
+        namespace: &str,
+    ) -> impl Future<Output = Answer<BTreeMap<String, String>>> + Send;
+
+    /// The labels of every namespace.
+    fn all_namespace_labels(
+        &self,
+    ) -> impl Future<Output = Answer<BTreeMap<String, BTreeMap<String, String>>>> + Send;
+
+    /// The objects of a place that `judge` finds protected: all that there are, or as many as fit in a message.
+    fn search(
+        &self,
+        place: Place<'_>,
+        judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> impl Future<Output = Answer<Search>> + Send;
+
     /// The JSON of a pod, or of its metadata; `None` if there is no such pod.
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+}
+
+/// Where to search for protected objects.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Every kind in a namespace.
+    Namespace(&'a str),
+    /// The custom resources of a definition.
+    Definition(&'a Definition),
+}
+
+/// What is to be thought of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judged {
+    Free,
+    Protected(Doomed),
+    /// Its metadata does not tell: show it whole.
+    LookCloser,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    pub found: Vec<Doomed>,
+    /// Groups that could not be searched.
+    pub unreachable: Vec<String>,
 }
 
 /// What came of a question.

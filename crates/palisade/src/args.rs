@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
-use palisade_api::gates::FeatureGate;
+use palisade_api::gates::FeatureGateList;
 use palisade_api::names;
 
 /// Deletion protection for Kubernetes: refuses the deletions that people did not mean, says why, and how to
 /// lift it.
 #[derive(Debug, Parser)]
-#[command(name = "palisade", version, max_term_width = 100)]
+#[command(name = "palisade", version, max_term_width = 100, args_override_self = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -74,9 +74,9 @@ pub(crate) struct RunArgs {
     pub(crate) webhook_url: Option<WebhookUrl>,
 
     /// What to switch on or off: `Name=true,Other=false`. All is on by default. Known:
-    /// `ResourcesDeletionProtection`.
-    #[arg(long, value_name = "GATES", value_delimiter = ',')]
-    pub(crate) feature_gates: Vec<FeatureGate>,
+    /// `ResourcesDeletionProtection`, `CascadeProtection`.
+    #[arg(long, value_name = "GATES")]
+    pub(crate) feature_gates: Vec<FeatureGateList>,
 
     /// What becomes of a protected deletion while no replica can answer.
     #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]

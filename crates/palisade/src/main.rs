@@ -3,6 +3,7 @@
 mod args;
 mod connect;
 mod manifests;
+mod output;
 mod reference;
 mod run;
 mod uninstall;

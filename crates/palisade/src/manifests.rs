@@ -7,17 +7,18 @@ use serde_json::json;
 
 use crate::args::{ManifestFormat, ManifestsArgs};
 use crate::connect::Error;
+use crate::output::say;
 
 pub(crate) fn print(args: &ManifestsArgs) -> Result<ExitCode, Error> {
     let manifests = rights::manifests(&args.namespace);
     match args.output {
         ManifestFormat::Yaml => {
             for manifest in manifests {
-                print!("---\n{}\n", serde_saphyr::to_string(&manifest)?.trim_end());
+                say(format!("---\n{}", serde_saphyr::to_string(&manifest)?.trim_end()));
             }
         }
         ManifestFormat::Json => {
-            println!("{:#}", json!({"apiVersion": "v1", "kind": "List", "items": manifests}));
+            say(format!("{:#}", json!({"apiVersion": "v1", "kind": "List", "items": manifests})));
         }
     }
     Ok(ExitCode::SUCCESS)

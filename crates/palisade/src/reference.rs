@@ -8,15 +8,14 @@ use palisade_admission::Metrics;
 
 use crate::args::{Args, Page};
 use crate::connect::Error;
+use crate::output::say;
 
 pub(crate) fn print(page: Page) -> Result<ExitCode, Error> {
-    print!(
-        "{}",
-        match page {
-            Page::Cli => cli()?,
-            Page::Metrics => metrics()?,
-        }
-    );
+    let text = match page {
+        Page::Cli => cli()?,
+        Page::Metrics => metrics()?,
+    };
+    say(text.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,14 +1,17 @@
 //! `palisade run`: the webhook on every replica, the controllers on the one that leads.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::{Live, watch_protected_pods};
+use palisade_cluster::{Discovery, Live, Policies, watch_discovery, watch_protected_pods, watch_protections};
 use palisade_controllers::certificates::{Certificates, Material};
 use palisade_controllers::leadership::{self, Leadership};
-use palisade_controllers::registration::{self, Endpoint, FailurePolicy, Inputs, Probe, Registered};
+use palisade_controllers::protections::{self, Tally};
+use palisade_controllers::registration::{self, Carried, Endpoint, FailurePolicy, Inputs, Probe, Registered};
 use palisade_engine as engine;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,7 +24,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     start_log(&args)?;
     let client = connect(&args.cluster).await?;
     let metrics = Arc::new(Metrics::default());
-    let gates = FeatureGates::chosen(&args.feature_gates);
+    let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
     let (serving_tx, serving) = watch::channel(Serving::Open);
     let (ready_tx, ready) = watch::channel(Err("starting".to_owned()));
 
@@ -41,19 +44,32 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let certificate = Arc::new(ServingCertificate::new(&material.certificate, &material.key)?);
     let (material_tx, material) = watch::channel(material);
 
+    let watches = Watches::start(&client, gates);
+    let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
-    let door = Arc::new(Door::new(Live::new(client.clone()), settings, metrics.clone()));
-    let server =
-        tokio::spawn(serve(listener, certificate.clone(), router(door), metrics.clone(), serving.clone()));
+    let live = Live::new(client.clone(), known_protections(watches.policies.clone()));
+    let record = {
+        let tally = tally.clone();
+        move |verdict: &engine::Verdict| tally.add(verdict, jiff::Timestamp::now())
+    };
+    let door = Arc::new(Door::new(live, settings, metrics.clone(), record));
+    let server = tokio::spawn({
+        let (certificate, metrics, serving, mut policies) =
+            (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
+        async move {
+            // Nobody is answered before the protections are known; callers wait until then.
+            if policies.wait_for(Option::is_some).await.is_ok()
+                && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
+            {
+                tracing::error!(%error, "serving reviews");
+            }
+        }
+    });
 
     let (stop, stopped) = watch::channel(false);
     let (leadership_tx, leadership) = watch::channel(Leadership::default());
     let (registered_tx, registered) = watch::channel(Registered::default());
-    let (namespaces_tx, eviction_namespaces) =
-        watch::channel((!gates.resources_deletion_protection).then(BTreeSet::new));
-    if gates.resources_deletion_protection {
-        tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
-    }
+    let (carried_tx, carried) = watch::channel(Carried::default());
     let election = tokio::spawn({
         let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
         async move { leadership::campaign(client, &namespace, &identity, leadership_tx, stopped).await }
@@ -64,18 +80,37 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     });
     tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
     tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+    tokio::spawn(protections::keep_status(
+        client.clone(),
+        protections::Inputs {
+            leadership: leadership.clone(),
+            policies: watches.policies.clone(),
+            discovery: watches.discovery.clone(),
+            carried,
+        },
+    ));
+    tokio::spawn({
+        let (client, tally, policies) = (client.clone(), tally.clone(), watches.policies.clone());
+        async move { protections::keep_counts(client, &tally, policies).await }
+    });
     tokio::spawn({
         let (client, settings, metrics) =
             (client.clone(), registration_settings(&args, gates), metrics.clone());
-        let inputs = Inputs { leadership, material, eviction_namespaces: eviction_namespaces.clone() };
+        let inputs = Inputs {
+            leadership,
+            material,
+            eviction_namespaces: watches.eviction_namespaces.clone(),
+            policies: watches.policies.clone(),
+            discovery: watches.discovery.clone(),
+        };
         async move {
             let wrote = || {
                 metrics.registration_writes.inc();
             };
-            registration::keep(client, &settings, inputs, registered_tx, wrote).await;
+            registration::keep(client, &settings, inputs, registered_tx, carried_tx, wrote).await;
         }
     });
-    tokio::spawn(tell_ready(eviction_namespaces, registered, ready_tx));
+    tokio::spawn(tell_ready(watches, registered, ready_tx));
 
     tokio::select! {
         _ = terminated.recv() => {}
@@ -90,6 +125,41 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// What is watched on every replica. Each is `None` until it has listed.
+struct Watches {
+    policies: watch::Receiver<Option<Policies>>,
+    discovery: watch::Receiver<Option<Discovery>>,
+    eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+}
+
+impl Watches {
+    fn start(client: &Client, gates: FeatureGates) -> Self {
+        let (policies_tx, policies) = watch::channel(None);
+        let (discovery_tx, discovery) = watch::channel(None);
+        let (namespaces_tx, eviction_namespaces) =
+            watch::channel((!gates.resources_deletion_protection).then(BTreeSet::new));
+        tokio::spawn(watch_protections(client.clone(), policies_tx));
+        tokio::spawn(watch_discovery(client.clone(), discovery_tx));
+        if gates.resources_deletion_protection {
+            tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
+        }
+        Self { policies, discovery, eviction_namespaces }
+    }
+
+    /// Waits until all have listed.
+    async fn listed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.policies.wait_for(Option::is_some).await?;
+        self.discovery.wait_for(Option::is_some).await?;
+        self.eviction_namespaces.wait_for(Option::is_some).await?;
+        Ok(())
+    }
+}
+
+/// The protections that are known at the time. The server takes no connection before there is a first list.
+fn known_protections(policies: watch::Receiver<Option<Policies>>) -> impl Fn() -> Arc<engine::Protections> {
+    move || policies.borrow().as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+}
+
 fn start_log(args: &RunArgs) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -100,7 +170,7 @@ fn start_log(args: &RunArgs) -> Result<(), Error> {
     Ok(())
 }
 
-async fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Error> {
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|error| format!("listening on {address}: {error}").into())
 }
 
@@ -118,7 +188,9 @@ fn registration_settings(args: &RunArgs, gates: FeatureGates) -> registration::S
     } else {
         // The Service leads here only once we are ready, and we are ready only once we are registered: so
         // this asks ourselves, by the Service's name.
-        let address = format!("127.0.0.1:{}", args.listen.port());
+        let ip =
+            if args.listen.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.listen.ip() };
+        let address = SocketAddr::new(ip, args.listen.port()).to_string();
         let service = Endpoint::Service { namespace: args.namespace.clone(), name: args.service.clone() };
         (service, Probe { address, host: service_host })
     };
@@ -171,12 +243,12 @@ async fn show_leadership(mut leadership: watch::Receiver<Leadership>, metrics: A
 /// Ready is: every watch has listed, and the API server has been told about us. It stays so: what happens to
 /// the registration later is not this replica's health, and taking replicas away would make it worse.
 async fn tell_ready(
-    mut namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    mut watches: Watches,
     mut registered: watch::Receiver<Registered>,
     ready: watch::Sender<Result<(), String>>,
 ) {
     let _ = ready.send(Err("the watches have not listed yet".to_owned()));
-    if namespaces.wait_for(Option::is_some).await.is_err() {
+    if watches.listed().await.is_err() {
         return;
     }
     let _ = ready.send(Err("not registered with the API server yet".to_owned()));

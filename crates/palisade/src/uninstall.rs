@@ -9,6 +9,7 @@ use palisade_controllers::leadership;
 
 use crate::args::UninstallArgs;
 use crate::connect::{Error, connect};
+use crate::output::say;
 
 pub(crate) async fn uninstall(args: UninstallArgs) -> Result<ExitCode, Error> {
     let UninstallArgs { cluster, namespace } = args;
@@ -20,12 +21,12 @@ pub(crate) async fn uninstall(args: UninstallArgs) -> Result<ExitCode, Error> {
         Err(kube::Error::Api(status)) if status.code == 404 => "there was no registration",
         Err(error) => return Err(error.into()),
     };
-    println!("{was}: nothing is protected now, and running replicas keep it so");
-    println!("to remove the rest:  palisade manifests --namespace {namespace} | kubectl delete -f -");
-    println!(
+    say(format!("{was}: nothing is protected now, and running replicas keep it so"));
+    say(format!("to remove the rest:  palisade manifests --namespace {namespace} | kubectl delete -f -"));
+    say(format!(
         "to protect again:    kubectl annotate lease {} -n {namespace} {}-",
         names::PALISADE,
         names::SUSPENDED
-    );
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -3,15 +3,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
+use kube::api::{Api, PostParams};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::Live;
-use palisade_engine::{Action, Code, Kind, Object, Review, Settings, Subject, Verdict, decide, prose};
+use palisade_cluster::{Live, Served, discover, list_protections, segment};
+use palisade_engine::{Action, Code, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::args::{Output, WhyArgs};
 use crate::connect::{Error, connect};
+use crate::output::say;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// As `kubectl auth can-i`: the answer was no.
@@ -22,7 +25,7 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let client = connect(&args.cluster).await?;
     let served = find(&client, &kind_word).await?;
     let namespace = args.namespace.as_deref().unwrap_or_else(|| client.default_namespace());
-    let json = get(&client, &served.path(namespace, &name)).await?;
+    let json = get(&client, &format!("{}/{}", served.path(Some(namespace)), segment(&name))).await?;
     let object = Object::parse(json.as_bytes())?;
     let Served { group, kind, plural, .. } = served;
     let subject =
@@ -30,8 +33,10 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let shown = format!("{} \"{}\"", subject.kind, name);
 
     let settings = Settings { own_namespace: args.palisade_namespace, gates: FeatureGates::default() };
-    let world = Live::new(client).until(Instant::now() + PATIENCE);
-    let review = Review { action: Action::Delete(subject), dry_run: true };
+    let user = myself(&client).await?;
+    let protections = list_protections(client.clone()).await?.protections;
+    let world = Live::new(client, move || protections.clone()).until(Instant::now() + PATIENCE);
+    let review = Review { action: Action::Delete(subject), user, dry_run: true };
     let verdict = decide(&review, &world, &settings).await;
     match args.output {
         Output::Text => print_text(&shown, &verdict),
@@ -45,15 +50,15 @@ fn print_text(shown: &str, verdict: &Verdict) {
         eprintln!("Warning: {warning}");
     }
     match prose::refusal(verdict) {
-        Some(refusal) => println!("{refusal}"),
-        None => println!("{shown} may be deleted: nothing protects it"),
+        Some(refusal) => say(refusal),
+        None => say(format!("{shown} may be deleted: nothing protects it")),
     }
 }
 
 fn print_json(verdict: &Verdict) {
-    let lift =
-        verdict.about.as_ref().map(|about| prose::lifting(about, &verdict.findings)).unwrap_or_default();
-    println!(
+    let lifts = || verdict.findings.iter().filter_map(|finding| finding.lift.as_ref());
+    let lift = verdict.about.as_ref().map(|about| prose::lifting(about, lifts())).unwrap_or_default();
+    say(format!(
         "{:#}",
         json!({
             "allowed": verdict.is_allowed(),
@@ -63,7 +68,7 @@ fn print_json(verdict: &Verdict) {
             "lift": lift,
             "warnings": warnings(verdict),
         })
-    );
+    ));
 }
 
 fn warnings(verdict: &Verdict) -> Vec<String> {
@@ -87,59 +92,20 @@ fn object(words: &[String]) -> Result<(String, String), Error> {
     }
 }
 
-/// A resource that the cluster serves.
-struct Served {
-    group: String,
-    version: String,
-    kind: String,
-    plural: String,
-    namespaced: bool,
-}
-
-impl Served {
-    fn path(&self, namespace: &str, name: &str) -> String {
-        let Self { group, version, plural, .. } = self;
-        let root =
-            if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
-        if self.namespaced {
-            format!("{root}/namespaces/{namespace}/{plural}/{name}")
-        } else {
-            format!("{root}/{plural}/{name}")
-        }
-    }
-}
-
-/// The resource that kubectl would take a word for: plural, singular, short name or kind, with or without
-/// `.group`; the API server's order decides between several.
+/// The resource that kubectl would take a word for.
 async fn find(client: &Client, word: &str) -> Result<Served, Error> {
-    let core = client.list_core_api_versions_aggregated().await?;
-    let groups = client.list_api_groups_aggregated().await?;
-    for group in core.items.into_iter().chain(groups.items) {
-        let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
-        let bare = match word.strip_suffix(&name) {
-            Some(rest) if !name.is_empty() => rest.strip_suffix('.').unwrap_or(word),
-            _ => word,
-        };
-        for version in group.versions {
-            let matching = version.resources.into_iter().find(|resource| {
-                let kind = resource.response_kind.as_ref().and_then(|kind| kind.kind.as_deref());
-                resource.resource.as_deref() == Some(bare)
-                    || resource.singular_resource.as_deref() == Some(bare)
-                    || kind.is_some_and(|kind| kind.to_lowercase() == bare)
-                    || resource.short_names.iter().any(|short| short == bare)
-            });
-            if let Some(resource) = matching {
-                return Ok(Served {
-                    group: name,
-                    version: version.version.unwrap_or_default(),
-                    kind: resource.response_kind.and_then(|kind| kind.kind).unwrap_or_default(),
-                    plural: resource.resource.unwrap_or_default(),
-                    namespaced: resource.scope.as_deref() == Some("Namespaced"),
-                });
-            }
-        }
-    }
-    Err(format!("the cluster serves no resource \"{word}\"").into())
+    let discovery = discover(client).await?;
+    let found = discovery.resources.into_iter().find(|served| served.is_called(word));
+    found.ok_or_else(|| format!("the cluster serves no resource \"{word}\"").into())
+}
+
+/// Who the API server takes us for.
+async fn myself(client: &Client) -> Result<User<'static>, Error> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let user = review.status.and_then(|status| status.user_info).unwrap_or_default();
+    let groups = user.groups.unwrap_or_default().into_iter().map(Into::into).collect();
+    Ok(User { name: user.username.unwrap_or_default().into(), groups })
 }
 
 async fn get(client: &Client, path: &str) -> Result<String, Error> {

@@ -88,15 +88,13 @@ impl Certificates {
         Material::from_secret(&secret.ok_or(CertificateError::Missing)?)
     }
 
-    /// Brings the Secret up to date. A Secret that is gone is written back from `last`.
+    /// Brings the Secret up to date. A Secret that is gone or broken is written back from `last`.
     async fn look(&self, last: Option<&Material>) -> Result<Material, CertificateError> {
         let found = self.secrets.get_opt(names::TLS_SECRET).await.map_err(Box::new)?;
-        let held = match &found {
-            Some(secret) => Material::from_secret(secret).ok(),
-            None => last.cloned(),
-        };
+        let stored = found.as_ref().and_then(|secret| Material::from_secret(secret).ok());
+        let held = stored.clone().or_else(|| last.cloned());
         let next = plan::next(held.as_ref(), &self.hosts, Timestamp::now())?;
-        if found.is_some() && held.as_ref() == Some(&next) {
+        if stored.as_ref() == Some(&next) {
             return Ok(next);
         }
         // On a conflict somebody else was faster, and the next look finds what they wrote.

@@ -5,10 +5,11 @@
 //! added, such as a narrower `namespaceSelector`, and that can switch a guard off. Labels and annotations that
 //! others put on it are theirs.
 
+mod coverage;
 mod plan;
 mod probe;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -18,18 +19,22 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::gates::FeatureGates;
 use palisade_api::names;
+use palisade_cluster::{Discovery, Policies};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+pub use coverage::{Coverage, Namespaces, Resolution};
 pub use plan::{Endpoint, FailurePolicy, Wanted, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
-use crate::leadership::Leadership;
+use crate::leadership::{self, Leadership};
 
 const CALL: Duration = Duration::from_secs(5);
 /// After a failure, and between two writes when somebody else keeps undoing ours.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Until every API server goes by a new configuration.
+const TAKEN_UP: Duration = Duration::from_millis(700);
 /// A look without a reason, should a watch have missed something.
 const ROUND: Duration = Duration::from_secs(30);
 
@@ -50,6 +55,25 @@ pub struct Inputs {
     pub material: watch::Receiver<Material>,
     /// `None` until the watches have listed.
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    pub policies: watch::Receiver<Option<Policies>>,
+    pub discovery: watch::Receiver<Option<Discovery>>,
+}
+
+/// The protections that the registration in place carries: by name, their uid and generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried(BTreeMap<String, (String, Option<i64>)>);
+
+impl Carried {
+    pub fn of<'a>(protections: impl IntoIterator<Item = (&'a str, &'a str, Option<i64>)>) -> Self {
+        let entry =
+            |(name, uid, generation): (&str, &str, _)| (name.to_owned(), (uid.to_owned(), generation));
+        Self(protections.into_iter().map(entry).collect())
+    }
+
+    /// Whether it carries this generation of a protection.
+    pub fn holds(&self, name: &str, uid: &str, generation: Option<i64>) -> bool {
+        self.0.get(name).is_some_and(|(known, carried)| known == uid && *carried == generation)
+    }
 }
 
 /// What every replica sees of the registration.
@@ -62,6 +86,7 @@ pub async fn keep(
     settings: &Settings,
     mut inputs: Inputs,
     registered: watch::Sender<Registered>,
+    carried: watch::Sender<Carried>,
     wrote: impl Fn() + Send,
 ) {
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
@@ -78,12 +103,23 @@ pub async fn keep(
             Ok(()) = inputs.leadership.changed() => {}
             Ok(()) = inputs.material.changed() => {}
             Ok(()) = inputs.eviction_namespaces.changed() => {}
+            Ok(()) = inputs.policies.changed() => {}
+            Ok(()) = inputs.discovery.changed() => {}
             () = sleep_until(next) => {}
         }
         let pause = match timeout(CALL, keeper.reconcile(&inputs)).await {
-            Ok(Ok(Outcome { there, written })) => {
+            Ok(Ok(Outcome { there, written, carries })) => {
                 if written {
                     wrote();
+                    // API servers take a configuration up a moment after it is written.
+                    sleep(TAKEN_UP).await;
+                }
+                if let Some(carries) = carries {
+                    carried.send_if_modified(|published| {
+                        let changed = *published != carries;
+                        *published = carries;
+                        changed
+                    });
                 }
                 registered
                     .send_if_modified(|published| std::mem::replace(published, Registered(there)).0 != there);
@@ -115,6 +151,14 @@ struct Keeper<'a> {
 struct Outcome {
     there: bool,
     written: bool,
+    /// What it carries, if we lead and so know.
+    carries: Option<Carried>,
+}
+
+impl Outcome {
+    fn seen(there: bool) -> Self {
+        Self { there, written: false, carries: None }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -130,20 +174,20 @@ impl Keeper<'_> {
         let Leadership { leading, suspended } = *inputs.leadership.borrow();
         let material = inputs.material.borrow().clone();
         let namespaces = inputs.eviction_namespaces.borrow().clone();
+        let policies = inputs.policies.borrow().clone();
+        let discovery = inputs.discovery.borrow().clone();
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (live, namespaces) {
-            (live, _) if !leading => {
-                Ok(Outcome { there: live.is_some_and(|live| is_ours(&live)), written: false })
-            }
+        match (live, namespaces.zip(policies).zip(discovery)) {
+            (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (Some(_), _) if suspended => {
                 self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
                 tracing::info!("removed the registration: it is suspended");
-                Ok(Outcome { there: false, written: true })
+                Ok(Outcome { there: false, written: true, carries: Some(Carried::default()) })
             }
-            (None, _) if suspended => Ok(Outcome { there: false, written: false }),
+            (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
-            (live, None) => Ok(Outcome { there: live.is_some_and(|live| is_ours(&live)), written: false }),
-            (live, Some(namespaces)) => {
+            (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
+            (live, Some(((namespaces, policies), discovery))) => {
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -151,9 +195,12 @@ impl Keeper<'_> {
                     gates: self.settings.gates,
                     failure_policy: self.settings.failure_policy,
                     eviction_namespaces: &namespaces,
+                    coverage: &Coverage::of(&policies.protections, &discovery),
                 };
                 let written = self.put(live, plan(&wanted), &material).await?;
-                Ok(Outcome { there: true, written })
+                let carries =
+                    policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
+                Ok(Outcome { there: true, written, carries: Some(Carried::of(carries)) })
             }
         }
     }
@@ -180,6 +227,11 @@ impl Keeper<'_> {
             self.answers = true;
         }
         let post = PostParams::default();
+        // It may have been removed just now by somebody who marked the Lease first.
+        let client = self.configurations.clone().into_client();
+        if live.is_none() && leadership::is_suspended(client, &self.settings.own_namespace).await? {
+            return Ok(false);
+        }
         match live {
             None => self.configurations.create(&post, &desired).await?,
             Some(_) => self.configurations.replace(names::PALISADE, &post, &desired).await?,

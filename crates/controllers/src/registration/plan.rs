@@ -13,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::CASCADING_KINDS;
 use palisade_api::marks;
+use palisade_api::protection::{LabelExpression, LabelRule};
+
+use super::coverage::{Coverage, Every, Namespaces};
 
 /// How long the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 5;
@@ -50,14 +53,20 @@ pub struct Wanted<'a> {
     pub failure_policy: FailurePolicy,
     /// Where a pod carries a protection label now.
     pub eviction_namespaces: &'a BTreeSet<String>,
+    /// What protections make necessary.
+    pub coverage: &'a Coverage,
 }
 
 /// All webhooks, in a fixed order.
 pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
-    if !wanted.gates.resources_deletion_protection {
-        return Vec::new();
+    let mut webhooks = Vec::new();
+    if wanted.gates.cascade_protection {
+        webhooks.push(wanted.cascade());
     }
-    let mut webhooks = vec![
+    if !wanted.gates.resources_deletion_protection {
+        return webhooks;
+    }
+    webhooks.extend([
         wanted.labelled("delete-protection", &[requirement(marks::DELETE_PROTECTION, "Exists", &[])]),
         wanted.labelled(
             "deletion-protected",
@@ -71,7 +80,8 @@ pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
             ],
         ),
         wanted.annotated(),
-    ];
+    ]);
+    webhooks.extend(wanted.protected());
     webhooks.extend(wanted.evictions());
     webhooks
 }
@@ -104,37 +114,112 @@ impl Wanted<'_> {
         }
     }
 
-    /// Evictions where a pod is labelled. An eviction carries no labels, so namespaces are all there is to
-    /// select by.
+    /// Deletions of what may hold protected objects. They are rare, so each is looked at.
+    fn cascade(&self) -> ValidatingWebhook {
+        let (definitions, namespaces) = ("customresourcedefinitions", "namespaces");
+        ValidatingWebhook {
+            rules: Some(vec![
+                rule("DELETE", "", namespaces),
+                rule("DELETE", "apiextensions.k8s.io", definitions),
+            ]),
+            ..self.webhook("cascade")
+        }
+    }
+
+    /// Deletions of the kinds that protections name, where they name them.
+    fn protected(&self) -> Vec<ValidatingWebhook> {
+        let kinds = self.coverage.resources.iter().map(|(namespaces, resources)| ValidatingWebhook {
+            rules: Some(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)).collect()),
+            namespace_selector: Some(self.namespaces(namespaces)),
+            ..self.counted_webhook("")
+        });
+        let every = self.coverage.every.iter().map(|Every { group, namespace, labels }| {
+            let namespaces = match namespace {
+                Some(namespace) => Namespaces::Some(BTreeSet::from([namespace.clone()])),
+                None => Namespaces::All,
+            };
+            let expressions = labels.as_ref().map(LabelRule::expressions).unwrap_or_default();
+            let requirements: Vec<LabelSelectorRequirement> = expressions.iter().map(as_requirement).collect();
+            ValidatingWebhook {
+                rules: Some(vec![rule("DELETE", group.as_deref().unwrap_or("*"), "*")]),
+                namespace_selector: Some(self.namespaces(&namespaces)),
+                object_selector: Some(if requirements.is_empty() { LabelSelector::default() } else { selector(&requirements) }),
+                match_conditions: Some(vec![MatchCondition {
+                    name: "lasting".to_owned(),
+                    expression: "!(request.resource.resource == 'events' && request.resource.group in ['', 'events.k8s.io']) \
+                                 && !(request.resource.resource == 'leases' && request.resource.group == 'coordination.k8s.io')"
+                        .to_owned(),
+                }]),
+                ..self.counted_webhook("")
+            }
+        });
+        let mut webhooks: Vec<ValidatingWebhook> = kinds.chain(every).collect();
+        for (number, webhook) in webhooks.iter_mut().enumerate() {
+            webhook.name = format!("protections-{number}.palisade.dev");
+        }
+        webhooks
+    }
+
+    /// Evictions where a pod is labelled, or protections name pods. An eviction carries no labels, so namespaces
+    /// are all there is to select by.
     fn evictions(&self) -> Option<ValidatingWebhook> {
-        let namespaces: Vec<String> =
-            self.eviction_namespaces.iter().filter(|name| *name != self.own_namespace).cloned().collect();
-        if namespaces.is_empty() {
+        let namespaces = match &self.coverage.pods {
+            Some(Namespaces::All) => Namespaces::All,
+            Some(Namespaces::Some(named)) => Namespaces::Some(named | self.eviction_namespaces),
+            None => Namespaces::Some(self.eviction_namespaces.clone()),
+        };
+        if let Namespaces::Some(named) = &namespaces
+            && named.iter().all(|name| name == self.own_namespace)
+        {
             return None;
         }
         Some(ValidatingWebhook {
             rules: Some(vec![rule("CREATE", "", "pods/eviction")]),
-            namespace_selector: Some(selector(&[requirement(NAMESPACE_NAME, "In", &namespaces)])),
-            ..self.webhook("eviction")
+            namespace_selector: Some(self.namespaces(&namespaces)),
+            ..self.counted_webhook("eviction")
         })
     }
 
+    /// Some namespaces, or all; but never our own, or we could not be mended while we are down.
+    fn namespaces(&self, namespaces: &Namespaces) -> LabelSelector {
+        match namespaces {
+            Namespaces::All => {
+                selector(&[requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()])])
+            }
+            Namespaces::Some(named) => {
+                let others: Vec<String> =
+                    named.iter().filter(|name| *name != self.own_namespace).cloned().collect();
+                // In nothing, if only our own was named.
+                if others.is_empty() {
+                    return selector(&[requirement(NAMESPACE_NAME, "DoesNotExist", &[])]);
+                }
+                selector(&[requirement(NAMESPACE_NAME, "In", &others)])
+            }
+        }
+    }
+
     fn webhook(&self, name: &str) -> ValidatingWebhook {
-        const PATH: &str = "/admit";
+        self.webhook_at(name, "/admit")
+    }
+
+    /// One whose verdicts count for the protections' status.
+    fn counted_webhook(&self, name: &str) -> ValidatingWebhook {
+        self.webhook_at(name, "/admit/protections")
+    }
+
+    fn webhook_at(&self, name: &str, path: &str) -> ValidatingWebhook {
         let (url, service) = match self.endpoint {
-            Endpoint::Url(url) => (Some(format!("{}{PATH}", url.trim_end_matches('/'))), None),
+            Endpoint::Url(url) => (Some(format!("{}{path}", url.trim_end_matches('/'))), None),
             Endpoint::Service { namespace, name } => {
                 let service = ServiceReference {
                     namespace: namespace.clone(),
                     name: name.clone(),
-                    path: Some(PATH.to_owned()),
+                    path: Some(path.to_owned()),
                     port: Some(443),
                 };
                 (None, Some(service))
             }
         };
-        // Our own namespace never waits for us, or we could not be mended while we are down.
-        let others = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
         ValidatingWebhook {
             name: format!("{name}.palisade.dev"),
             admission_review_versions: vec!["v1".to_owned()],
@@ -149,7 +234,7 @@ impl Wanted<'_> {
             }),
             match_conditions: None,
             match_policy: Some("Equivalent".to_owned()),
-            namespace_selector: Some(selector(&[others])),
+            namespace_selector: Some(self.namespaces(&Namespaces::All)),
             object_selector: Some(LabelSelector::default()),
             rules: None,
             // Budgets will be written to, and nothing ever is on a dry run.
@@ -157,6 +242,11 @@ impl Wanted<'_> {
             timeout_seconds: Some(TIMEOUT_SECONDS),
         }
     }
+}
+
+fn as_requirement(expression: &LabelExpression) -> LabelSelectorRequirement {
+    let LabelExpression { key, operator, values } = expression;
+    requirement(key, &format!("{operator:?}"), values)
 }
 
 fn rule(operation: &str, group: &str, resource: &str) -> RuleWithOperations {
@@ -193,6 +283,7 @@ mod tests {
             gates,
             failure_policy: FailurePolicy::Fail,
             eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
+            coverage: &Coverage::default(),
         })
     }
 
@@ -206,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_delete_of_an_unlabelled_object_never_leaves_the_api_server() {
-        for webhook in planned(&[]) {
+        for webhook in planned(&[]).into_iter().filter(|webhook| webhook.name != "cascade.palisade.dev") {
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
             assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
         }
@@ -236,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_gate_that_is_off_registers_nothing() {
-        let off = FeatureGates { resources_deletion_protection: false };
+        let off = FeatureGates { resources_deletion_protection: false, cascade_protection: false };
         assert!(planned_for(&Endpoint::Url(URL.to_owned()), &["shop"], off).is_empty());
     }
 

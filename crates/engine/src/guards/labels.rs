@@ -11,18 +11,14 @@
 //! The marks and their values are in [`palisade_api::marks`].
 
 use palisade_api::kinds::{Cascade, cascade_of};
-use palisade_api::marks::{Mark, Mode, Place};
+use palisade_api::marks::{Mark, Mode};
 
 use crate::review::Subject;
-use crate::verdict::{Code, Finding, Guard, Held, Lift, Reason, Warning};
+use crate::verdict::{Code, Finding, Found, Guard, Held, Lift, Reason, Warning};
 use crate::world::{Answer, Unknown, World};
 
-pub(super) async fn ask(
-    subject: &Subject<'_>,
-    world: &impl World,
-    findings: &mut Vec<Finding>,
-    warnings: &mut Vec<Warning>,
-) {
+pub(super) async fn ask(subject: &Subject<'_>, world: &impl World, found: &mut Found) {
+    let Found { findings, warnings, .. } = found;
     let mut cascading = Vec::new();
     for mark in marks(subject) {
         if mark.mistyped.is_some() {
@@ -59,22 +55,22 @@ pub(super) async fn ask(
     }
 }
 
-fn marks(subject: &Subject<'_>) -> impl Iterator<Item = Mark> {
+pub(super) fn marks(subject: &Subject<'_>) -> impl Iterator<Item = Mark> {
     let metadata = &subject.object.metadata;
+    // A Deployment's controller copies annotations to its ReplicaSets and never takes them away again: there they
+    // are nobody's wish, and the garbage collector would wait for ever.
+    let copied = subject.kind.kind == "ReplicaSet" && metadata.owners.iter().any(|owner| owner.controller);
+    let annotations = metadata.annotations.iter().filter(move |_| !copied);
     let labels = metadata.labels.iter().filter_map(|(key, value)| Mark::of_label(key, value));
-    labels.chain(metadata.annotations.iter().filter_map(|(key, value)| Mark::of_annotation(key, value)))
+    labels.chain(annotations.filter_map(|(key, value)| Mark::of_annotation(key, value)))
 }
 
 fn finding(mark: &Mark, code: Code, reason: Reason) -> Finding {
-    let lift = match mark.place {
-        Place::Label => Lift::RemoveLabel(mark.key),
-        Place::Annotation => Lift::RemoveAnnotation(mark.key),
-    };
-    Finding { guard: Guard::Labels, code, reason, lift: Some(lift) }
+    Finding { guard: Guard::Labels, code, reason, lift: Some(Lift::of_mark(mark)) }
 }
 
 /// What would go with the subject; `None` where nobody can tell for its kind.
-async fn held(subject: &Subject<'_>, world: &impl World) -> Option<Answer<Vec<Held>>> {
+pub(super) async fn held(subject: &Subject<'_>, world: &impl World) -> Option<Answer<Vec<Held>>> {
     Some(match cascade_of(&subject.kind.group, &subject.kind.kind)? {
         Cascade::Namespace => held_by_namespace(subject.name(), world).await,
         Cascade::Definition => held_by_definition(subject, world).await,
@@ -97,10 +93,6 @@ async fn held_by_namespace(namespace: &str, world: &impl World) -> Answer<Vec<He
 async fn held_by_definition(subject: &Subject<'_>, world: &impl World) -> Answer<Vec<Held>> {
     let unknown = |why: String| Unknown::new("its custom resources", why);
     let definition = subject.object.definition().map_err(|error| unknown(error.to_string()))?;
-    if !definition.established {
-        // Never served, so nothing was ever created.
-        return Ok(Vec::new());
-    }
     if definition.served_versions.is_empty() {
         return Err(unknown("none of its versions is served".to_owned()));
     }

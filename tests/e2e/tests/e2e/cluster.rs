@@ -186,6 +186,7 @@ pub(crate) async fn run<'a>(
     input: &str,
 ) -> Said {
     let mut child = Command::new(program)
+        .kill_on_drop(true)
         .args(words)
         .env("KUBECONFIG", kubeconfig)
         .stdin(Stdio::piped())
@@ -196,7 +197,9 @@ pub(crate) async fn run<'a>(
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(input.as_bytes()).await.expect("written");
     drop(stdin);
-    said(&child.wait_with_output().await.expect("it ends"))
+    // A command that waits for ever has found a deletion that does not end.
+    let ended = tokio::time::timeout(Duration::from_secs(90), child.wait_with_output()).await;
+    said(&ended.expect("it ends in time").expect("it ends"))
 }
 
 fn said(output: &std::process::Output) -> Said {

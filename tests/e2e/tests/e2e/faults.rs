@@ -111,8 +111,8 @@ fn what_palisade_may_not_ask_is_refused_and_says_so() {
         let ns = cluster.namespace().await;
         cluster.must(&format!("label namespace {ns} {LABEL}=Cascading")).await;
         let binding = cluster.must("get clusterrolebinding palisade -o json").await;
-        let instances = cluster.must("get clusterrolebinding palisade-instances -o json").await;
-        cluster.must("delete clusterrolebinding palisade palisade-instances").await;
+        let instances = cluster.must("get clusterrolebinding palisade-reader -o json").await;
+        cluster.must("delete clusterrolebinding palisade palisade-reader").await;
         let refused = wait_until(SOON, || async {
             cluster
                 .kubectl(&format!("delete namespace {ns} --dry-run=server"))

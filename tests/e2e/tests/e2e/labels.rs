@@ -1,6 +1,6 @@
 //! The label guard, row by row.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, EvictParams, Preconditions, PropagationPolicy};
 
 use crate::cluster::{Cluster, allowed, denied, lifting, shared, warned};
@@ -323,7 +323,7 @@ fn replicasets() {
 }
 
 /// A `CustomResourceDefinition` whose versions are all served, the last one stored.
-fn definition(group: &str, kind: &str, plural: &str, scope: &str, versions: &[&str]) -> String {
+pub(crate) fn definition(group: &str, kind: &str, plural: &str, scope: &str, versions: &[&str]) -> String {
     let stored = versions.last().copied();
     let versions: Vec<String> = versions
         .iter()
@@ -440,8 +440,12 @@ fn a_definition_with_cascading_stays_while_it_has_custom_resources() {
             "ServiceUnavailable",
             "its custom resources could not be found out (none of its versions is served)",
         );
+        // The printed command lifts the label, and has a version served: what it holds could be protected, too.
         allowed(&cluster.shell(&lifting(&said)).await);
-        allowed(&cluster.kubectl(&format!("delete crd {crd} --wait=false")).await);
+        let gone = palisade_testkit::wait_until(crate::cluster::SOON, || async {
+            cluster.kubectl(&format!("delete crd {crd} --wait=false")).await.ok
+        });
+        assert!(gone.await);
     });
 }
 
@@ -489,6 +493,45 @@ fn a_protected_custom_resource_stays_whatever_its_version() {
                 "Forbidden",
                 &format!("thing.versions.example.com \"{ns}/one\" is protected from deletion"),
             );
+        }
+    });
+}
+
+#[test]
+fn an_annotated_deployment_goes_whole_once_the_annotation_is_lifted() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        cluster.must(&format!("create deployment web --image=example/app --replicas=2 -n {ns}")).await;
+        cluster.must(&format!("annotate deployment web -n {ns} {DISABLE}=true")).await;
+        // Its controller copies the annotation to the ReplicaSet, and leaves it there.
+        cluster
+            .eventually_prints(
+                &format!("get replicasets -n {ns} -o jsonpath={{.items[*].metadata.annotations}}"),
+                |text| text.contains(DISABLE),
+            )
+            .await;
+        let said = cluster.kubectl(&format!("delete deployment web -n {ns}")).await;
+        allowed(&cluster.shell(&lifting(&said)).await);
+        allowed(
+            &cluster
+                .kubectl(&format!("delete deployment web -n {ns} --cascade=foreground --timeout=60s"))
+                .await,
+        );
+    });
+}
+
+#[test]
+fn names_that_are_hard_to_type_are_lifted_as_printed() {
+    shared(async |cluster| {
+        for name in ["system:hard", "-hard", "hard-", "hard=er", "it's hard"] {
+            let role = serde_json::json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": {"name": name, "labels": {LABEL: "Always"}}});
+            cluster.apply(&role.to_string()).await;
+            let delete = ["delete", "clusterrole", "--", name];
+            let said = cluster.kubectl_with(delete, "").await;
+            denied(&said, "Forbidden", LABEL);
+            allowed(&cluster.shell(&lifting(&said)).await);
+            allowed(&cluster.kubectl_with(delete, "").await);
         }
     });
 }
@@ -559,7 +602,7 @@ fn kube_system_can_be_protected_and_palisades_own_namespace_is_never_blocked() {
     });
 }
 
-async fn evict(cluster: &Cluster, ns: &str, pod: &str, query: &str) -> crate::cluster::Said {
+pub(crate) async fn evict(cluster: &Cluster, ns: &str, pod: &str, query: &str) -> crate::cluster::Said {
     let eviction = format!(
         r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{pod}","namespace":"{ns}"}}}}"#
     );
@@ -631,8 +674,6 @@ fn a_deletion_of_something_unlabelled_never_reaches_palisade() {
         cluster.must(&format!("delete configmaps --all -n {ns}")).await;
         cluster.must(&format!("create deployment web --image=example/app -n {ns}")).await;
         cluster.must(&format!("delete deployment web -n {ns}")).await;
-        let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-        namespaces.delete(&ns, &DeleteParams::default()).await.expect("deleted");
         assert!((reviews(cluster).await - before).abs() < 0.5, "nothing was asked");
     });
 }

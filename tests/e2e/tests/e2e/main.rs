@@ -4,9 +4,11 @@
 //! run at once ([`cluster::shared`]); one that kills or restarts something has the cluster to itself
 //! ([`cluster::alone`]).
 
+mod cascade;
 mod cluster;
 mod command_line;
 mod faults;
 mod labels;
+mod protections;
 mod registration;
 mod server;

@@ -91,10 +91,13 @@ fn a_deleted_or_broken_certificate_is_mended() {
         cluster.eventually("get secret palisade-tls -n palisade-system").await;
         assert_eq!(cluster.must(bundle).await, before, "it comes back as it was, so that nobody notices");
 
-        // An authority that nobody has the key of: everything is made anew, and the webhook goes on answering.
+        // An entry that is nonsense, or gone: it is put right from what the leader still knows.
+        let key = "get secret palisade-tls -n palisade-system -o jsonpath={.data.ca\\.key}";
+        let good = cluster.must(key).await;
         let broken = r#"{"data":{"ca.key":"bm9uc2Vuc2U="}}"#;
         cluster.must(&format!("patch secret palisade-tls -n palisade-system --type=merge -p {broken}")).await;
-        cluster.eventually_prints(bundle, |after| !after.is_empty() && after != before).await;
+        cluster.eventually_prints(key, |now| now == good).await;
+        assert_eq!(cluster.must(bundle).await, before);
         let ns = cluster.namespace().await;
         cluster.must(&format!("label namespace {ns} policy.kruise.io/delete-protection=Always")).await;
         let refused = palisade_testkit::wait_until(SOON, || async {
@@ -112,8 +115,13 @@ fn uninstalling_removes_the_registration_for_good() {
         denied(&cluster.kubectl(&format!("delete namespace {ns}")).await, "Forbidden", &ns);
         let said = run(&palisade_binary(), &cluster.plane.kubeconfig(), ["uninstall"], "").await;
         assert!(said.ok, "{said:?}");
-        tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-        assert!(!cluster.exists("validatingwebhookconfiguration palisade").await, "no replica puts it back");
+        let started = std::time::Instant::now();
+        while started.elapsed() < std::time::Duration::from_secs(4) {
+            assert!(
+                !cluster.exists("validatingwebhookconfiguration palisade").await,
+                "no replica puts it back"
+            );
+        }
         cluster.must(&format!("delete namespace {ns} --wait=false")).await;
 
         let (_, again) = said.out.split_once("to protect again:").expect("the way back is named");

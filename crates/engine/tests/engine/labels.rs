@@ -1,110 +1,14 @@
-//! The decision, sentence by sentence, on objects as users write them.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! The label guard, sentence by sentence, on objects as users write them.
 
-use futures::executor::block_on;
-use palisade_api::gates::FeatureGates;
-use palisade_engine::{
-    Action, Answer, Census, Code, Count, Definition, Kind, Object, Review, Settings, Subject, Unknown,
-    Verdict, World, decide, prose,
-};
+use palisade_engine::{Census, Code, Count, Unknown, prose};
 use rstest::rstest;
 
-/// A world in which every answer is given beforehand.
-#[derive(Clone)]
-struct Given {
-    pods: Answer<Census>,
-    claims: Answer<Census>,
-    instances: Answer<Census>,
-    pod: Answer<Option<String>>,
-}
-
-impl Default for Given {
-    fn default() -> Self {
-        let unasked = || Unknown::new("a question that this case should not ask", "");
-        Self { pods: Err(unasked()), claims: Err(unasked()), instances: Err(unasked()), pod: Err(unasked()) }
-    }
-}
-
-impl World for Given {
-    async fn active_pods(&self, _: &str) -> Answer<Census> {
-        self.pods.clone()
-    }
-    async fn bound_claims(&self, _: &str) -> Answer<Census> {
-        self.claims.clone()
-    }
-    async fn instances(&self, _: &Definition) -> Answer<Census> {
-        self.instances.clone()
-    }
-    async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
-        self.pod.clone()
-    }
-}
-
-fn census(names: &[&str]) -> Census {
-    Census { count: Count::Exactly(names.len()), names: names.iter().map(|&name| name.to_owned()).collect() }
-}
-
-fn settings() -> Settings {
-    Settings { own_namespace: "palisade-system".into(), gates: FeatureGates::default() }
-}
-
-fn kind(kind: &str) -> Kind<'static> {
-    let (group, plural) = match kind {
-        "Namespace" => ("", "namespaces"),
-        "ConfigMap" => ("", "configmaps"),
-        "Pod" => ("", "pods"),
-        "Deployment" => ("apps", "deployments"),
-        "ReplicaSet" => ("apps", "replicasets"),
-        "StatefulSet" => ("apps", "statefulsets"),
-        "CloneSet" => ("apps.kruise.io", "clonesets"),
-        "AdvancedStatefulSet" => ("apps.kruise.io", "statefulsets"),
-        "UnitedDeployment" => ("apps.kruise.io", "uniteddeployments"),
-        "CustomResourceDefinition" => ("apiextensions.k8s.io", "customresourcedefinitions"),
-        "ClusterRole" => ("rbac.authorization.k8s.io", "clusterroles"),
-        other => panic!("no such kind in these tests: {other}"),
-    };
-    let kind = kind.strip_prefix("Advanced").unwrap_or(kind);
-    Kind { group: group.into(), kind: kind.to_owned().into(), plural: plural.into() }
-}
-
-fn delete_with(of: &str, json: &str, world: &Given, settings: &Settings) -> Verdict {
-    let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
-    block_on(decide(&Review { action: Action::Delete(subject), dry_run: false }, world, settings))
-}
-
-fn delete(of: &str, json: &str, world: &Given) -> Verdict {
-    delete_with(of, json, world, &settings())
-}
-
-fn outcome(verdict: &Verdict) -> (Option<u16>, Option<String>, Vec<String>) {
-    let warnings = verdict
-        .warnings
-        .iter()
-        .map(|warning| prose::warning(verdict.about.as_ref().unwrap(), warning))
-        .collect();
-    (verdict.code().map(Code::status), prose::refusal(verdict), warnings)
-}
-
-fn refused(verdict: &Verdict, code: u16, message: &str) {
-    assert_eq!(outcome(verdict), (Some(code), Some(message.to_owned()), vec![]));
-}
-
-fn allowed(verdict: &Verdict) {
-    assert_eq!(outcome(verdict), (None, None, vec![]));
-}
+use crate::world::{
+    Given, allowed, census, delete, delete_with, evict, in_namespace, labelled, outcome, refused, settings,
+};
 
 const ALWAYS: &str = r#""policy.kruise.io/delete-protection":"Always""#;
 const CASCADING: &str = r#""policy.kruise.io/delete-protection":"Cascading""#;
-
-fn labelled(name: &str, labels: &str) -> String {
-    format!(r#"{{"metadata":{{"name":"{name}","labels":{{{labels}}}}}}}"#)
-}
-
-fn in_namespace(namespace: &str, name: &str, labels: &str, spec: &str) -> String {
-    format!(
-        r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","labels":{{{labels}}}}},"spec":{spec}}}"#
-    )
-}
 
 #[test]
 fn an_object_without_marks_goes() {
@@ -197,7 +101,7 @@ fn all_protections_are_named_and_lifted_together() {
         403,
         "deployment \"shop/web\" is protected from deletion: label policy.kruise.io/delete-protection=Always; \
          label resourcetemplate.karmada.io/deletion-protected=Always; \
-         annotation policy.kruise.io/disable-cascading-deletion=true, and it has 2 replicas. Scale it to 0 first. \
+         annotation policy.kruise.io/disable-cascading-deletion=true, and it has 2 replicas. \
          To lift it: kubectl label deployments.apps web -n shop policy.kruise.io/delete-protection- \
          resourcetemplate.karmada.io/deletion-protected- && kubectl annotate deployments.apps web -n shop \
          policy.kruise.io/disable-cascading-deletion-",
@@ -342,8 +246,58 @@ fn a_definition_without_a_served_version_cannot_be_judged() {
 }
 
 #[test]
-fn a_definition_that_was_never_established_has_no_custom_resources() {
-    allowed(&delete("CustomResourceDefinition", &definition(SERVED, "False"), &Given::default()));
+fn a_definition_is_asked_about_whatever_its_status_says() {
+    let world = Given { instances: Ok(census(&["a"])), ..Given::default() };
+    let verdict = delete("CustomResourceDefinition", &definition(SERVED, "False"), &world);
+    assert_eq!(verdict.code(), Some(Code::Forbidden));
+}
+
+#[test]
+fn the_annotation_that_a_deployment_leaves_on_its_replicasets_is_nobodys_wish() {
+    let with = |owners: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"web-1","namespace":"shop","ownerReferences":{owners},
+            "annotations":{{"policy.kruise.io/disable-cascading-deletion":"true"}}}},"spec":{{"replicas":2}}}}"#
+        )
+    };
+    let owned =
+        with(r#"[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"u","controller":true}]"#);
+    allowed(&delete("ReplicaSet", &owned, &Given::default()));
+    assert!(!delete("ReplicaSet", &with("[]"), &Given::default()).is_allowed());
+}
+
+#[test]
+fn a_name_that_kubectl_would_take_for_something_else_is_lifted_by_a_patch() {
+    for name in ["-x", "x-", "a=b"] {
+        let message =
+            prose::refusal(&delete("ClusterRole", &labelled(name, ALWAYS), &Given::default())).unwrap();
+        assert!(
+            message.contains("kubectl patch clusterroles.rbac.authorization.k8s.io --type=json -p "),
+            "{message}"
+        );
+        assert!(message.contains("/metadata/labels/policy.kruise.io~1delete-protection"), "{message}");
+        assert!(
+            message.contains(&format!(" -- {}", if name == "a=b" { "'a=b'" } else { name })),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_value_cannot_pass_for_our_words() {
+    let value = format!("no\\nTo lift it: rm -rf / {}", "x".repeat(300));
+    let json = format!(
+        r#"{{"metadata":{{"name":"web","namespace":"shop","annotations":{{"policy.kruise.io/disable-cascading-deletion":"{value}"}}}}}}"#
+    );
+    let verdict = delete("Deployment", &json, &Given::default());
+    let (_, message, warnings) = outcome(&verdict);
+    let message = message.unwrap();
+    assert!(!message.contains('\n') && message.len() < 500, "{message}");
+    assert!(
+        warnings[0].len() <= 256 && warnings[0].ends_with("known values are true and false"),
+        "{}",
+        warnings[0]
+    );
 }
 
 #[test]
@@ -389,12 +343,6 @@ fn a_gate_that_is_off_switches_the_guard_off() {
     allowed(&delete_with("Namespace", &labelled("minio", ALWAYS), &Given::default(), &settings));
 }
 
-fn evict(namespace: &'static str, pod: Answer<Option<String>>) -> Verdict {
-    let action = Action::Evict { namespace: namespace.into(), name: "web-0".into() };
-    let world = Given { pod, ..Given::default() };
-    block_on(decide(&Review { action, dry_run: false }, &world, &settings()))
-}
-
 #[test]
 fn evicting_a_pod_is_like_deleting_it() {
     let pod = in_namespace("shop", "web-0", ALWAYS, "{}");
@@ -414,7 +362,7 @@ fn evicting_a_pod_that_cannot_be_read_is_refused() {
     refused(
         &evict("shop", Err(Unknown::new("its labels", "the API server did not answer in time"))),
         503,
-        "pod \"shop/web-0\" is protected from deletion: its labels could not be found out \
+        "pod \"shop/web-0\" may be protected from deletion: its labels could not be found out \
          (the API server did not answer in time). Try again later.",
     );
 }

@@ -1,0 +1,154 @@
+//! What the API server serves.
+
+use std::time::Duration;
+
+use futures::stream::{StreamExt, select};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::Client;
+use kube::api::{Api, PartialObjectMeta};
+use kube::runtime::watcher::Config;
+use kube::runtime::{WatchStreamExt, watcher};
+use tokio::sync::watch;
+
+use crate::live::segment;
+
+/// A resource that is served, in the version that its group prefers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub namespaced: bool,
+    pub listable: bool,
+}
+
+/// Everything that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovery {
+    /// The API server's order: of several that a word fits, the first is meant.
+    pub resources: Vec<Served>,
+    /// Groups whose own API server does not answer, so that nobody knows what they serve.
+    pub unreachable: Vec<String>,
+}
+
+/// Asks for everything that is served.
+pub async fn discover(client: &Client) -> kube::Result<Discovery> {
+    let (core, groups) =
+        futures::try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
+    let mut discovery = Discovery::default();
+    for group in core.items.into_iter().chain(groups.items) {
+        let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
+        let mut seen: Vec<String> = Vec::new();
+        for version in group.versions {
+            if version.freshness.as_deref() == Some("Stale") {
+                discovery.unreachable.push(name.clone());
+            }
+            for resource in version.resources {
+                let plural = resource.resource.unwrap_or_default();
+                if seen.contains(&plural) {
+                    continue;
+                }
+                seen.push(plural.clone());
+                discovery.resources.push(Served {
+                    group: name.clone(),
+                    version: version.version.clone().unwrap_or_default(),
+                    kind: resource.response_kind.and_then(|kind| kind.kind).unwrap_or_default(),
+                    plural,
+                    singular: resource.singular_resource.unwrap_or_default(),
+                    short_names: resource.short_names,
+                    namespaced: resource.scope.as_deref() == Some("Namespaced"),
+                    listable: resource.verbs.iter().any(|verb| verb == "list"),
+                });
+            }
+        }
+    }
+    Ok(discovery)
+}
+
+impl Served {
+    /// `/apis/apps/v1/deployments`, in a namespace or in all.
+    pub fn path(&self, namespace: Option<&str>) -> String {
+        let Self { group, version, plural, .. } = self;
+        let root =
+            if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        match namespace {
+            Some(namespace) if self.namespaced => {
+                format!("{root}/namespaces/{}/{plural}", segment(namespace))
+            }
+            _ => format!("{root}/{plural}"),
+        }
+    }
+
+    /// `deployments.apps`
+    pub fn resource(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    /// Whether kubectl would take a word for it: plural, singular, short name or kind, with or without the group.
+    pub fn is_called(&self, word: &str) -> bool {
+        let bare = match word.strip_suffix(&self.group) {
+            Some(rest) if !self.group.is_empty() => rest.strip_suffix('.').unwrap_or(word),
+            _ => word,
+        };
+        self.plural == bare
+            || self.singular == bare
+            || self.kind.to_lowercase() == bare
+            || self.short_names.iter().any(|short| short == bare)
+    }
+}
+
+/// How long to gather changes before asking again: a chart brings its definitions all at once.
+const GATHER: Duration = Duration::from_millis(300);
+/// Discovery follows a definition by a moment, so it is asked once more.
+const SETTLE: Duration = Duration::from_secs(2);
+/// A look without a reason.
+const ROUND: Duration = Duration::from_secs(60);
+
+/// Publishes what is served, for ever: anew when a definition or an aggregated API comes, changes or goes.
+pub async fn watch_discovery(client: Client, published: watch::Sender<Option<Discovery>>) {
+    let config = || Config::default().timeout(60);
+    let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client.clone());
+    let services: Api<PartialObjectMeta<APIService>> = Api::all(client.clone());
+    let mut events = select(
+        watcher(definitions, config()).default_backoff().map(|event| event.map(drop)).boxed(),
+        watcher(services, config()).default_backoff().map(|event| event.map(drop)).boxed(),
+    );
+    let mut again = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            Some(event) = events.next() => match event {
+                Ok(()) => {
+                    let soon = tokio::time::Instant::now() + GATHER;
+                    if again <= soon {
+                        continue;
+                    }
+                    tokio::time::sleep_until(soon).await;
+                }
+                // The rounds go on.
+                Err(error) => {
+                    tracing::warn!(%error, "watching what is served");
+                    continue;
+                }
+            },
+            () = tokio::time::sleep_until(again) => {}
+        }
+        let new = match discover(&client).await {
+            Ok(discovery) => Some(discovery),
+            Err(error) => {
+                tracing::warn!(%error, "asking what is served");
+                again = tokio::time::Instant::now() + SETTLE;
+                continue;
+            }
+        };
+        let changed = published.send_if_modified(|published| {
+            let changed = *published != new;
+            *published = new;
+            changed
+        });
+        again = tokio::time::Instant::now() + if changed { SETTLE } else { ROUND };
+    }
+}

@@ -1,0 +1,224 @@
+//! The search for protected objects, in a namespace or among the custom resources of a definition.
+//!
+//! One consistent list of metadata for each kind, many kinds at once. A first page shows most namespaces whole.
+//! Of a kind that has more, the labels are asked for by selector; every page is read only where a rule or an
+//! annotation may protect what no selector finds.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::marks;
+use palisade_engine::json::{Cursor, Malformed};
+use palisade_engine::{
+    Answer, Definition, Doomed, Judged, Kind, Object, Place, Search, Subject, Unknown, World,
+};
+
+use crate::discovery::{Served, discover};
+use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, get, page_uri, segment};
+
+/// Lists that are under way at once.
+const AT_ONCE: usize = 32;
+/// Between two tries of a list whose storage is just being set up.
+const AGAIN: Duration = Duration::from_millis(100);
+
+pub(crate) type Judge<'a> = &'a (dyn Fn(&Subject<'_>, bool) -> Judged + Sync);
+
+/// Searches a place.
+pub(crate) async fn search(world: &LiveWorld, place: Place<'_>, judge: Judge<'_>) -> Answer<Search> {
+    match place {
+        Place::Namespace(namespace) => in_namespace(world, namespace, judge).await,
+        Place::Definition(definition) => in_definition(world, definition, judge).await,
+    }
+}
+
+async fn in_namespace(world: &LiveWorld, namespace: &str, judge: Judge<'_>) -> Answer<Search> {
+    let unknown = |why: NoAnswer| Unknown::new("what is protected in it", why.text);
+    let asked = async { discover(&world.client).await.map_err(NoAnswer::from) };
+    let discovery = world.in_time(asked).await.map_err(unknown)?;
+    let mut searches = Vec::new();
+    for served in &discovery.resources {
+        if served.namespaced && served.listable {
+            searches.push(KindSearch { world, served, namespace: Some(namespace), judge }.run());
+        }
+    }
+    let mut answers = stream::iter(searches).buffer_unordered(AT_ONCE);
+    let mut found = Vec::new();
+    let mut failed = None;
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(doomed) => found.extend(doomed),
+            Err(why) => failed = Some(unknown(why)),
+        }
+    }
+    drop(answers);
+    // What is known to be protected decides, also if another kind could not be asked.
+    match failed {
+        Some(unknown) if found.is_empty() => Err(unknown),
+        _ => {
+            found.sort_by(|one, other| {
+                (&one.about.kind, &one.about.name).cmp(&(&other.about.kind, &other.about.name))
+            });
+            Ok(Search { found, unreachable: discovery.unreachable })
+        }
+    }
+}
+
+async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<'_>) -> Answer<Search> {
+    let mut reasons = Vec::new();
+    for version in &definition.served_versions {
+        let served = Served {
+            group: definition.group.clone(),
+            version: version.clone(),
+            kind: definition.kind.clone(),
+            plural: definition.plural.clone(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced: false,
+            listable: true,
+        };
+        match (KindSearch { world, served: &served, namespace: None, judge }).run().await {
+            Ok(found) => return Ok(Search { found, unreachable: Vec::new() }),
+            Err(why) => reasons.push(format!("{version}: {}", why.text)),
+        }
+    }
+    Err(Unknown::new("which of its custom resources are protected", reasons.join("; ")))
+}
+
+/// The search among the objects of one kind.
+struct KindSearch<'a> {
+    world: &'a LiveWorld,
+    served: &'a Served,
+    namespace: Option<&'a str>,
+    judge: Judge<'a>,
+}
+
+impl KindSearch<'_> {
+    async fn run(self) -> Result<Vec<Doomed>, NoAnswer> {
+        let mut found = Vec::new();
+        let Some(token) = self.page(&[], "", &mut found).await? else { return Ok(found) };
+        let kind = self.kind();
+        let annotated = cascade_of(&kind.group, &kind.kind) == Some(Cascade::Workload);
+        if annotated || self.world.protections().of_kind(&kind).next().is_some() {
+            self.pages(&[], token, &mut found).await?;
+            return Ok(found);
+        }
+        found.clear();
+        for selector in
+            [marks::DELETE_PROTECTION.to_owned(), format!("{}={}", marks::DELETION_PROTECTED, marks::ALWAYS)]
+        {
+            self.pages(&[("labelSelector", &selector)], String::new(), &mut found).await?;
+        }
+        found.dedup_by(|one, other| one.about == other.about);
+        Ok(found)
+    }
+
+    fn kind(&self) -> Kind<'static> {
+        let Served { group, kind, plural, .. } = self.served.clone();
+        Kind { group: group.into(), kind: kind.into(), plural: plural.into() }
+    }
+
+    async fn pages(
+        &self,
+        query: &[(&str, &str)],
+        token: String,
+        found: &mut Vec<Doomed>,
+    ) -> Result<(), NoAnswer> {
+        let mut next = Some(token);
+        while let Some(token) = next {
+            next = self.page(query, &token, found).await?;
+        }
+        Ok(())
+    }
+
+    /// Judges one page, and says where the next begins.
+    async fn page(
+        &self,
+        query: &[(&str, &str)],
+        token: &str,
+        found: &mut Vec<Doomed>,
+    ) -> Result<Option<String>, NoAnswer> {
+        let path = self.served.path(self.namespace);
+        let Some(text) = self.list(&page_uri(&path, query, token)).await? else { return Ok(None) };
+        let (next, closer) =
+            self.judge_page(&text, found).map_err(|error| NoAnswer::new(error.to_string()))?;
+        for (namespace, name) in closer {
+            let object = format!("{}/{}", self.served.path(namespace.as_deref()), segment(&name));
+            let text = match self.ask(&object, WHOLE).await {
+                Ok(text) => text,
+                Err(why) if why.code == 404 => continue,
+                Err(why) => return Err(why),
+            };
+            let object = Object::parse(text.as_bytes()).map_err(|error| NoAnswer::new(error.to_string()))?;
+            if let Judged::Protected(doomed) = (self.judge)(&Subject { kind: self.kind(), object }, true) {
+                found.push(doomed);
+            }
+        }
+        Ok(next)
+    }
+
+    #[expect(clippy::type_complexity, reason = "the next page, and who needs a closer look")]
+    fn judge_page(
+        &self,
+        text: &str,
+        found: &mut Vec<Doomed>,
+    ) -> Result<(Option<String>, Vec<(Option<String>, String)>), Malformed> {
+        let (mut next, mut closer) = (None, Vec::new());
+        Cursor::new(text.as_bytes()).object(|key, value| match &*key {
+            "metadata" => value.object(|key, value| {
+                if key == "continue" {
+                    next = value.string_or_null()?.map(Cow::into_owned).filter(|token| !token.is_empty());
+                    Ok(())
+                } else {
+                    value.skip()
+                }
+            }),
+            "items" => value.list(|item| {
+                let subject = Subject { kind: self.kind(), object: Object::read(item)? };
+                match (self.judge)(&subject, false) {
+                    Judged::Free => {}
+                    Judged::Protected(doomed) => found.push(doomed),
+                    Judged::LookCloser => {
+                        closer.push((subject.namespace().map(str::to_owned), subject.name().to_owned()));
+                    }
+                }
+                Ok(())
+            }),
+            _ => value.skip(),
+        })?;
+        Ok((next, closer))
+    }
+
+    /// A page of metadata; `None` if the kind is not served, or not to be listed.
+    async fn list(&self, uri: &str) -> Result<Option<String>, NoAnswer> {
+        loop {
+            match self.ask(uri, METADATA_LIST).await {
+                Ok(text) => return Ok(Some(text)),
+                Err(why) if matches!(why.code, 404 | 405) => return Ok(None),
+                // An aggregated API server that knows no metadata-only lists.
+                Err(why) if why.code == 406 => return self.ask(uri, WHOLE).await.map(Some),
+                Err(why) if why.code == 429 && why.text.contains("initializing") => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(why) => {
+                    return Err(NoAnswer {
+                        text: format!("{}: {}", self.served.resource(), why.text),
+                        ..why
+                    });
+                }
+            }
+            if tokio::time::Instant::now() >= self.world.deadline {
+                return Err(NoAnswer::new(format!(
+                    "{}: its storage is being set up",
+                    self.served.resource()
+                )));
+            }
+        }
+    }
+
+    async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
+        let asked = async { self.world.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
+        self.world.in_time(asked).await
+    }
+}

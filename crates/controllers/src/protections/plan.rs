@@ -1,0 +1,147 @@
+//! What a protection's status should say.
+
+use jiff::Timestamp;
+use palisade_api::protection::{Condition, Status};
+use palisade_cluster::{Discovery, Policy};
+
+use crate::registration::{Carried, Resolution};
+
+/// The status that follows from what is known, with what was counted left as it is.
+pub(super) fn status(
+    old: &Status,
+    name: &str,
+    policy: &Policy,
+    discovery: &Discovery,
+    carried: &Carried,
+    now: Timestamp,
+) -> Status {
+    let mut status = old.clone();
+    status.observed_generation = policy.generation;
+    let mut set = |kind: &str, holds: bool, reason: &str, message: String| {
+        set_condition(&mut status.conditions, kind, holds, reason, message, policy.generation, now);
+    };
+    let rules = match &policy.rules {
+        Ok(rules) => rules,
+        Err(unreadable) => {
+            set("Enforced", false, "Unreadable", unreadable.why.clone());
+            return status;
+        }
+    };
+    if carried.holds(name, &policy.uid, policy.generation) {
+        set(
+            "Enforced",
+            true,
+            "Registered",
+            "the API server asks about all that it protects and is served".to_owned(),
+        );
+    } else {
+        set("Enforced", false, "NotRegistered", "the registration does not carry it yet".to_owned());
+    }
+    let resolution = Resolution::of(rules, discovery);
+    let join =
+        |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
+    let mut wrong = Vec::new();
+    if !resolution.unserved.is_empty() {
+        wrong.push(format!("not served, so protected once they are: {}", join(&resolution.unserved)));
+    }
+    if !resolution.impossible.is_empty() {
+        wrong.push(format!("a selector can't match: {}", join(&resolution.impossible)));
+    }
+    if wrong.is_empty() {
+        set("Resolved", true, "Resolved", "every kind that it names is served".to_owned());
+    } else {
+        let reason = if resolution.unserved.is_empty() { "CannotMatch" } else { "NotServed" };
+        set("Resolved", false, reason, wrong.join("; "));
+    }
+    status.rules = rules.len();
+    status.kinds = resolution.kinds.into_iter().collect();
+    status
+}
+
+fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let status = if holds { "True" } else { "False" };
+    let known = conditions.iter().position(|condition| condition.r#type == kind);
+    let since = known
+        .filter(|&index| conditions[index].status == status)
+        .map_or_else(|| seconds(now), |index| conditions[index].last_transition_time.clone());
+    let new = Condition {
+        r#type: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: since,
+        observed_generation: generation,
+    };
+    match known {
+        Some(index) => conditions[index] = new,
+        None => conditions.push(new),
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+pub(super) fn seconds(moment: Timestamp) -> String {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_api::protection::rules_of;
+    use serde_json::json;
+
+    fn policy(generation: i64) -> Policy {
+        let spec = json!({"protectedResources": [{"resourceSelector": [{"apiVersion": "example.com/v1", "kind": "Widget"}]}]});
+        let rules = rules_of("sample", &serde_json::from_value(spec).unwrap());
+        Policy { uid: "u".to_owned(), generation: Some(generation), rules, status: Status::default() }
+    }
+
+    fn planned(old: &Status, policy: &Policy, carried: &Carried, second: i64) -> Status {
+        let now = Timestamp::from_second(second).unwrap();
+        status(old, "sample", policy, &Discovery::default(), carried, now)
+    }
+
+    fn condition<'a>(status: &'a Status, kind: &str) -> &'a Condition {
+        status.conditions.iter().find(|condition| condition.r#type == kind).unwrap()
+    }
+
+    #[test]
+    fn it_is_enforced_once_the_registration_carries_this_generation() {
+        let carried = Carried::of([("sample", "u", Some(1))]);
+        let first = planned(&Status::default(), &policy(1), &carried, 10);
+        assert_eq!(condition(&first, "Enforced").status, "True");
+        let changed = planned(&first, &policy(2), &carried, 20);
+        assert_eq!(condition(&changed, "Enforced").status, "False");
+        let recreated = Carried::of([("sample", "another", Some(1))]);
+        assert_eq!(condition(&planned(&first, &policy(1), &recreated, 20), "Enforced").status, "False");
+    }
+
+    #[test]
+    fn nothing_is_written_when_nothing_changed() {
+        let carried = Carried::of([("sample", "u", Some(1))]);
+        let first = planned(&Status::default(), &policy(1), &carried, 10);
+        assert_eq!(planned(&first, &policy(1), &carried, 99), first);
+    }
+
+    #[test]
+    fn a_kind_that_is_not_served_is_named() {
+        let status = planned(&Status::default(), &policy(1), &Carried::default(), 10);
+        let resolved = condition(&status, "Resolved");
+        assert_eq!((resolved.status.as_str(), resolved.reason.as_str()), ("False", "NotServed"));
+        assert!(resolved.message.contains("Widget of example.com"));
+        assert_eq!(status.rules, 1);
+    }
+
+    #[test]
+    fn counts_are_left_alone() {
+        let old = Status { denied: 7, ..Status::default() };
+        assert_eq!(planned(&old, &policy(1), &Carried::default(), 10).denied, 7);
+    }
+}

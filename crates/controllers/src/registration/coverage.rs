@@ -1,0 +1,231 @@
+//! What the API server must ask about for the protections to hold, and what it cannot be asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use palisade_api::protection::{LabelRule, Rule, Target};
+use palisade_cluster::Discovery;
+use palisade_engine::Protections;
+
+/// Some namespaces, or all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Namespaces {
+    Some(BTreeSet<String>),
+    All,
+}
+
+/// What protections make necessary.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    /// The resources that rules name, as `(group, plural)`, by the namespaces that they concern.
+    pub resources: BTreeMap<Namespaces, BTreeSet<(String, String)>>,
+    /// The rules for every kind.
+    pub every: Vec<Every>,
+    /// Where pods are protected.
+    pub pods: Option<Namespaces>,
+}
+
+/// A rule for every kind of a group, or of all.
+#[derive(Clone, Debug)]
+pub struct Every {
+    pub group: Option<String>,
+    pub namespace: Option<String>,
+    pub labels: Option<LabelRule>,
+}
+
+/// How the rules of one protection resolve.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolution {
+    /// `deployments.apps`
+    pub kinds: BTreeSet<String>,
+    /// `Widget of example.com`: kinds that the cluster does not serve.
+    pub unserved: BTreeSet<String>,
+    /// `Node in namespace "shop"`: a namespace for what has none.
+    pub impossible: BTreeSet<String>,
+}
+
+impl Coverage {
+    /// What all rules together need, as far as their kinds are served.
+    pub fn of(protections: &Protections, discovery: &Discovery) -> Self {
+        let mut coverage = Self::default();
+        let mut namespaces: BTreeMap<(String, String), Namespaces> = BTreeMap::new();
+        for rule in protections.iter() {
+            let concerned = match rule.only_namespace() {
+                Some(namespace) => Namespaces::Some(BTreeSet::from([namespace.to_owned()])),
+                None => Namespaces::All,
+            };
+            if rule.is_for("", "Pod") {
+                coverage.pods = Some(match coverage.pods.take() {
+                    Some(pods) => pods.and(concerned.clone()),
+                    None => concerned.clone(),
+                });
+            }
+            match &rule.target {
+                Target::Every { group } => coverage.every.push(Every {
+                    group: group.clone(),
+                    namespace: rule.only_namespace().map(str::to_owned),
+                    labels: rule.labels.clone(),
+                }),
+                Target::Kind { group, kind } => {
+                    for served in discovery
+                        .resources
+                        .iter()
+                        .filter(|served| served.group == *group && served.kind == *kind)
+                    {
+                        if !served.namespaced && rule.is_namespaced() {
+                            continue;
+                        }
+                        let key = (group.clone(), served.plural.clone());
+                        let all = match namespaces.remove(&key) {
+                            Some(known) => known.and(concerned.clone()),
+                            None => concerned.clone(),
+                        };
+                        namespaces.insert(key, all);
+                    }
+                }
+            }
+        }
+        for (resource, concerned) in namespaces {
+            coverage.resources.entry(concerned).or_default().insert(resource);
+        }
+        coverage
+    }
+}
+
+impl Namespaces {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Some(mut one), Self::Some(other)) => {
+                one.extend(other);
+                Self::Some(one)
+            }
+            _ => Self::All,
+        }
+    }
+}
+
+impl Resolution {
+    /// How the rules of one protection resolve.
+    pub fn of(rules: &[Rule], discovery: &Discovery) -> Self {
+        let mut resolution = Self::default();
+        for rule in rules {
+            let (group, kind) = match &rule.target {
+                Target::Every { group } => {
+                    resolution
+                        .kinds
+                        .insert(group.as_ref().map_or("*".to_owned(), |group| format!("*.{group}")));
+                    continue;
+                }
+                Target::Kind { group, kind } => (group, kind),
+            };
+            let mut served =
+                discovery.resources.iter().filter(|served| served.group == *group && served.kind == *kind);
+            match served.next() {
+                None => {
+                    let group = if group.is_empty() { "the core group" } else { group };
+                    resolution.unserved.insert(format!("{kind} of {group}"));
+                }
+                Some(served) if !served.namespaced && rule.is_namespaced() => {
+                    resolution.impossible.insert(format!("{kind} has no namespace"));
+                }
+                Some(served) => {
+                    resolution.kinds.insert(served.resource());
+                }
+            }
+        }
+        resolution
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_api::protection::rules_of;
+    use palisade_cluster::Served;
+    use serde_json::{Value, json};
+
+    fn served(group: &str, kind: &str, plural: &str, namespaced: bool) -> Served {
+        Served {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced,
+            listable: true,
+        }
+    }
+
+    fn discovery() -> Discovery {
+        let resources = vec![
+            served("", "Pod", "pods", true),
+            served("", "Node", "nodes", false),
+            served("", "ConfigMap", "configmaps", true),
+            served("apps", "Deployment", "deployments", true),
+        ];
+        Discovery { resources, unreachable: Vec::new() }
+    }
+
+    fn rules(selectors: &Value) -> Vec<Rule> {
+        let spec = json!({"protectedResources": [{"resourceSelector": selectors}]});
+        rules_of("sample", &serde_json::from_value(spec).unwrap()).unwrap()
+    }
+
+    fn coverage(selectors: &Value) -> Coverage {
+        Coverage::of(&Protections::new(rules(selectors), Vec::new()), &discovery())
+    }
+
+    fn some(names: &[&str]) -> Namespaces {
+        Namespaces::Some(names.iter().map(|&name| name.to_owned()).collect())
+    }
+
+    fn resource(group: &str, plural: &str) -> (String, String) {
+        (group.to_owned(), plural.to_owned())
+    }
+
+    #[test]
+    fn a_kind_is_asked_about_only_where_a_rule_concerns_it() {
+        let coverage = coverage(&json!([
+            {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"},
+            {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "b"},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "a"},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "prod-*"},
+            {"apiVersion": "example.com/v1", "kind": "Widget"},
+        ]));
+        let expected: BTreeMap<_, _> = [
+            (some(&["a", "b"]), BTreeSet::from([resource("", "configmaps")])),
+            (Namespaces::All, BTreeSet::from([resource("apps", "deployments")])),
+        ]
+        .into();
+        assert_eq!(coverage.resources, expected);
+        assert_eq!(coverage.pods, None);
+    }
+
+    #[test]
+    fn evictions_are_asked_about_where_pods_are_protected() {
+        assert_eq!(
+            coverage(&json!([{"apiVersion": "v1", "kind": "Pod", "namespace": "a"}])).pods,
+            Some(some(&["a"]))
+        );
+        assert_eq!(coverage(&json!([{"apiVersion": "v1", "kind": "Pod"}])).pods, Some(Namespaces::All));
+        assert_eq!(coverage(&json!([{"kind": "*", "namespace": "b"}])).pods, Some(some(&["b"])));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_named() {
+        let resolution = Resolution::of(
+            &rules(&json!([
+                {"apiVersion": "apps/v1", "kind": "Deployment"},
+                {"apiVersion": "apps/v9", "kind": "Deployment"},
+                {"apiVersion": "example.com/v1", "kind": "Widget"},
+                {"apiVersion": "v1", "kind": "Node", "namespace": "a"},
+                {"apiVersion": "apps/v1", "kind": "*", "name": "x"},
+            ])),
+            &discovery(),
+        );
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(resolution.kinds, set(&["deployments.apps", "*.apps"]));
+        assert_eq!(resolution.unserved, set(&["Widget of example.com"]));
+        assert_eq!(resolution.impossible, set(&["Node has no namespace"]));
+    }
+}

@@ -1,0 +1,172 @@
+//! Cascade: what would take a protected object down is guarded with it.
+//!
+//! A Namespace or a `CustomResourceDefinition` is not deleted while it holds an object that is protected by a
+//! mark (`Always`; or `Cascading` while that holds something) or by a `ResourceDeletionProtection` that denies.
+//! An object that is already going does not count, and an exemption does not either: it covers the object's own
+//! deletion, not a cascade onto it. `Orphan` excuses neither: Kubernetes ignores it there.
+//!
+//! The definitions of Palisade's own kinds stay while there are objects of them: every protection would vanish
+//! with them, unasked.
+
+use std::collections::BTreeMap;
+
+use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::marks::Mode as MarkMode;
+use palisade_api::protection::{self, Action, Mode, Rule, look_up};
+
+use crate::guards::labels::marks;
+use crate::protections::Protections;
+use crate::review::{Kind, Subject};
+use crate::verdict::{About, Code, Doomed, Finding, Found, Guard, Held, Lift, Reason, Ruled, Warning};
+use crate::world::{Answer, Judged, Place, Search, Unknown, World};
+
+pub(super) async fn ask(subject: &Subject<'_>, world: &impl World, found: &mut Found) {
+    let answer = match cascade_of(&subject.kind.group, &subject.kind.kind) {
+        Some(Cascade::Namespace) => in_namespace(subject, world).await,
+        Some(Cascade::Definition) => in_definition(subject, world, found).await,
+        Some(Cascade::Workload) | None => return,
+    };
+    match answer {
+        Ok(Search { found: doomed, unreachable }) => {
+            found.warnings.extend(unreachable.into_iter().map(Warning::Unreachable));
+            if !doomed.is_empty() {
+                let named = doomed.iter().take(crate::prose::NAMES_SHOWN);
+                let lift = Lift::Commands(named.flat_map(|each| each.lift.clone()).collect());
+                let reason = Reason::Dooms(doomed);
+                found.findings.push(Finding {
+                    guard: Guard::Cascade,
+                    code: Code::Forbidden,
+                    reason,
+                    lift: Some(lift),
+                });
+            }
+        }
+        Err(unknown) => {
+            let (reason, lift) = (Reason::Unreadable(unknown), serving(subject));
+            found.findings.push(Finding { guard: Guard::Cascade, code: Code::Unavailable, reason, lift });
+        }
+    }
+}
+
+/// A definition of which no version is served can be asked about once one is.
+fn serving(subject: &Subject<'_>) -> Option<Lift> {
+    let definition =
+        subject.object.definition().ok().filter(|definition| definition.served_versions.is_empty())?;
+    let name = format!("{}.{}", definition.plural, definition.group);
+    let patch = r#"[{"op":"replace","path":"/spec/versions/0/served","value":true}]"#;
+    Some(Lift::Command(format!("kubectl patch crd {name} --type=json -p '{patch}'")))
+}
+
+async fn in_namespace(subject: &Subject<'_>, world: &impl World) -> Answer<Search> {
+    let protections = world.protections();
+    let labels: BTreeMap<String, String> = subject
+        .object
+        .metadata
+        .labels
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let judge = |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |_| Some(&labels));
+    world.search(Place::Namespace(subject.name()), &judge).await
+}
+
+async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Found) -> Answer<Search> {
+    let unknown = |why: String| Unknown::new("which of its custom resources are protected", why);
+    let definition = subject.object.definition().map_err(|error| unknown(error.to_string()))?;
+    if definition.group == protection::GROUP {
+        let instances = world.instances(&definition).await?;
+        let held = Held::Instances(format!("{}.{}", definition.plural, definition.group), instances);
+        if held.is_something() {
+            let reason = Reason::Own(held);
+            found.findings.push(Finding { guard: Guard::Cascade, code: Code::Forbidden, reason, lift: None });
+        }
+        return Ok(Search::default());
+    }
+    if definition.served_versions.is_empty() {
+        return Err(unknown("none of its versions is served".to_owned()));
+    }
+    let protections = world.protections();
+    let kind = Kind {
+        group: definition.group.as_str().into(),
+        kind: definition.kind.as_str().into(),
+        plural: definition.plural.as_str().into(),
+    };
+    let namespaces = if protections.of_kind(&kind).any(|rule| rule.namespace_labels.is_some()) {
+        world.all_namespace_labels().await?
+    } else {
+        BTreeMap::new()
+    };
+    let judge =
+        |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |name| namespaces.get(name));
+    world.search(Place::Definition(&definition), &judge).await
+}
+
+/// Whether an object is protected, and so guards what would take it down.
+fn judge<'a>(
+    subject: &Subject<'_>,
+    whole: bool,
+    protections: &Protections,
+    namespace_labels: impl Fn(&str) -> Option<&'a BTreeMap<String, String>>,
+) -> Judged {
+    if subject.is_already_going() {
+        return Judged::Free;
+    }
+    let workload = cascade_of(&subject.kind.group, &subject.kind.kind) == Some(Cascade::Workload);
+    let metadata = &subject.object.metadata;
+    let mut closer = false;
+    // What protects while there are replicas, which metadata does not tell.
+    let mut replicas = || match (workload, whole) {
+        (false, _) => None,
+        (true, false) => {
+            closer = true;
+            None
+        }
+        (true, true) => subject.object.replicas().map_or(Some(1), Some).filter(|&replicas| replicas != 0),
+    };
+    let mut doomed: Option<Doomed> = None;
+    let about = || About::new(subject);
+    for mark in marks(subject) {
+        let reason = match mark.mode {
+            MarkMode::Always => Reason::Marked(mark.clone()),
+            MarkMode::Cascading => match replicas() {
+                Some(replicas) => Reason::MarkedWhile(mark.clone(), vec![Held::Replicas(replicas)]),
+                None => continue,
+            },
+        };
+        let about = about();
+        let lift = Lift::of_mark(&mark);
+        let command = crate::prose::lifting(&about, [&lift]);
+        doomed
+            .get_or_insert_with(|| Doomed { about, because: Vec::new(), lift: Vec::new() })
+            .add(reason, command);
+    }
+    let applies = |rule: &&Rule| {
+        rule.action == Action::Deny
+            && rule.selects(subject.namespace(), subject.name(), |key| metadata.labels.get(key))
+            && rule.namespace_labels.as_ref().is_none_or(|wanted| {
+                subject
+                    .namespace()
+                    .and_then(&namespace_labels)
+                    .is_some_and(|labels| wanted.matches(look_up(labels)))
+            })
+    };
+    for rule in protections.of_kind(&subject.kind).filter(applies) {
+        let held = match rule.mode {
+            Mode::Always => Vec::new(),
+            Mode::Cascading => match replicas() {
+                Some(replicas) => vec![Held::Replicas(replicas)],
+                None => continue,
+            },
+        };
+        let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
+        let doomed =
+            doomed.get_or_insert_with(|| Doomed { about: about(), because: Vec::new(), lift: Vec::new() });
+        // An exemption would not help here, and to do away with the rule is not for us to suggest.
+        doomed.add(Reason::Ruled(ruled, held), Vec::new());
+    }
+    match doomed {
+        Some(doomed) => Judged::Protected(doomed),
+        None if closer => Judged::LookCloser,
+        None => Judged::Free,
+    }
+}

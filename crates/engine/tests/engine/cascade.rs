@@ -1,0 +1,149 @@
+//! The cascade guard, sentence by sentence.
+
+use palisade_engine::{Census, Code, Unknown, prose};
+use serde_json::json;
+
+use crate::world::{Given, allowed, census, delete, delete_with, in_namespace, labelled, refused, settings};
+
+const ALWAYS: &str = r#""policy.kruise.io/delete-protection":"Always""#;
+const CASCADING: &str = r#""policy.kruise.io/delete-protection":"Cascading""#;
+
+fn holding(objects: Vec<(&'static str, String)>) -> Given {
+    Given { objects: Ok(objects), ..Given::default() }
+}
+
+#[test]
+fn a_namespace_stays_while_it_holds_a_labelled_object() {
+    let world = holding(vec![
+        ("ConfigMap", in_namespace("shop", "free", "", "{}")),
+        ("ConfigMap", in_namespace("shop", "kept", ALWAYS, "{}")),
+    ]);
+    refused(
+        &delete("Namespace", &labelled("shop", ""), &world),
+        403,
+        "namespace \"shop\" is protected from deletion: a protected object would go with it: configmap \"shop/kept\" \
+         (label policy.kruise.io/delete-protection=Always). Delete those first. \
+         To lift it: kubectl label configmap kept -n shop policy.kruise.io/delete-protection-",
+    );
+}
+
+#[test]
+fn what_is_already_going_does_not_count() {
+    let going = r#"{"metadata":{"name":"a","namespace":"shop","deletionTimestamp":"2026-01-01T00:00:00Z",
+        "labels":{"policy.kruise.io/delete-protection":"Always"}}}"#;
+    allowed(&delete("Namespace", &labelled("shop", ""), &holding(vec![("ConfigMap", going.to_owned())])));
+}
+
+#[test]
+fn a_cascading_workload_counts_while_it_has_replicas() {
+    let with =
+        |replicas: u8| in_namespace("shop", "web", CASCADING, &format!(r#"{{"replicas":{replicas}}}"#));
+    let verdict = delete("Namespace", &labelled("shop", ""), &holding(vec![("Deployment", with(2))]));
+    let message = prose::refusal(&verdict).unwrap();
+    assert!(message.contains("deployment \"shop/web\" (label policy.kruise.io/delete-protection=Cascading, and it has 2 replicas)"), "{message}");
+    allowed(&delete("Namespace", &labelled("shop", ""), &holding(vec![("Deployment", with(0))])));
+    allowed(&delete(
+        "Namespace",
+        &labelled("shop", ""),
+        &holding(vec![("ConfigMap", in_namespace("shop", "c", CASCADING, "{}"))]),
+    ));
+}
+
+#[test]
+fn an_annotated_workload_counts_too() {
+    let web = r#"{"metadata":{"name":"web","namespace":"shop",
+        "annotations":{"policy.kruise.io/disable-cascading-deletion":"true"}},"spec":{"replicas":1}}"#;
+    let verdict = delete("Namespace", &labelled("shop", ""), &holding(vec![("Deployment", web.to_owned())]));
+    assert!(prose::refusal(&verdict).unwrap().contains("kubectl annotate deployments.apps web -n shop"));
+}
+
+#[test]
+fn what_a_denying_protection_selects_counts_and_an_exemption_does_not_help() {
+    let rule = json!({"protectedResources": [{"resourceSelector": [{"apiVersion": "v1", "kind": "ConfigMap"}]}],
+        "exempt": {"users": ["jane"]}});
+    let objects = || Ok(vec![("ConfigMap", in_namespace("shop", "c", "", "{}"))]);
+    let world = Given { objects: objects(), ..Given::protected(&[("sample", rule.clone())]) };
+    let message = prose::refusal(&delete("Namespace", &labelled("shop", ""), &world)).unwrap();
+    assert!(
+        message
+            .ends_with("configmap \"shop/c\" (ResourceDeletionProtection \"sample\"). Delete those first."),
+        "{message}"
+    );
+    for action in ["Warn", "Audit"] {
+        let mut rule = rule.clone();
+        rule["action"] = action.into();
+        allowed(&delete(
+            "Namespace",
+            &labelled("shop", ""),
+            &Given { objects: objects(), ..Given::protected(&[("sample", rule)]) },
+        ));
+    }
+}
+
+#[test]
+fn the_namespaces_own_labels_decide_about_a_namespace_selector() {
+    let rule = json!({"protectedResources": [{"resourceSelector": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "namespaceSelector": {"matchLabels": {"env": "prod"}}}]}]});
+    let world = Given {
+        objects: Ok(vec![("ConfigMap", in_namespace("shop", "c", "", "{}"))]),
+        ..Given::protected(&[("sample", rule)])
+    };
+    assert!(!delete("Namespace", &labelled("shop", r#""env":"prod""#), &world).is_allowed());
+    assert!(delete("Namespace", &labelled("shop", r#""env":"test""#), &world).is_allowed());
+}
+
+#[test]
+fn several_are_counted_and_a_few_are_named() {
+    let objects =
+        (0..7).map(|n| ("ConfigMap", in_namespace("shop", &format!("c{n}"), ALWAYS, "{}"))).collect();
+    let message = prose::refusal(&delete("Namespace", &labelled("shop", ""), &holding(objects))).unwrap();
+    assert!(message.contains("7 protected objects would go with it: configmap \"shop/c0\""), "{message}");
+    assert!(message.contains(", …. Delete those first."), "{message}");
+    assert!(!message.contains("c5"), "{message}");
+}
+
+#[test]
+fn not_being_able_to_look_is_a_refusal() {
+    let world = Given { objects: Err(Unknown::new("what is protected in it", "no")), ..Given::default() };
+    assert_eq!(delete("Namespace", &labelled("shop", ""), &world).code(), Some(Code::Unavailable));
+}
+
+fn definition(group: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"widgets.{group}"}},"spec":{{"group":"{group}","names":{{"plural":"widgets","kind":"Widget"}},
+        "versions":[{{"name":"v1","served":true,"storage":true}}]}},
+        "status":{{"conditions":[{{"type":"Established","status":"True"}}]}}}}"#
+    )
+}
+
+#[test]
+fn a_definition_stays_while_a_custom_resource_is_protected() {
+    let world = holding(vec![("Widget", in_namespace("shop", "w", ALWAYS, "{}"))]);
+    let message =
+        prose::refusal(&delete("CustomResourceDefinition", &definition("example.com"), &world)).unwrap();
+    assert!(message.contains("widget.example.com \"shop/w\""), "{message}");
+    assert!(
+        message.ends_with("kubectl label widgets.example.com w -n shop policy.kruise.io/delete-protection-"),
+        "{message}"
+    );
+    let world = holding(vec![("Widget", in_namespace("shop", "w", "", "{}"))]);
+    allowed(&delete("CustomResourceDefinition", &definition("example.com"), &world));
+}
+
+#[test]
+fn our_own_definitions_stay_while_there_are_objects_of_them() {
+    let world = Given { instances: Ok(census(&["sample"])), ..Given::default() };
+    let verdict = delete("CustomResourceDefinition", &definition("palisade.dev"), &world);
+    assert_eq!(verdict.code(), Some(Code::Forbidden));
+    assert!(prose::refusal(&verdict).unwrap().contains("every protection that it defines would vanish"));
+    let world = Given { instances: Ok(Census::NONE), ..Given::default() };
+    allowed(&delete("CustomResourceDefinition", &definition("palisade.dev"), &world));
+}
+
+#[test]
+fn the_gate_switches_it_off() {
+    let mut settings = settings();
+    settings.gates.cascade_protection = false;
+    let world = holding(vec![("ConfigMap", in_namespace("shop", "kept", ALWAYS, "{}"))]);
+    allowed(&delete_with("Namespace", &labelled("shop", ""), &world, &settings));
+}

@@ -1,0 +1,7 @@
+//! The decision, sentence by sentence.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod cascade;
+mod labels;
+mod protections;
+mod world;

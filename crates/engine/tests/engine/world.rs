@@ -1,0 +1,178 @@
+//! A world in which every answer is given beforehand, and the words of these tests.
+
+use std::collections::BTreeMap;
+
+use futures::executor::block_on;
+use palisade_api::gates::FeatureGates;
+use palisade_api::protection::rules_of;
+use palisade_engine::{
+    Action, Answer, Census, Code, Count, Definition, Judged, Kind, Object, Place, Protections, Review,
+    Search, Settings, Subject, Unknown, User, Verdict, World, decide, prose,
+};
+use serde_json::Value;
+
+#[derive(Clone)]
+pub(crate) struct Given {
+    pub(crate) pods: Answer<Census>,
+    pub(crate) claims: Answer<Census>,
+    pub(crate) instances: Answer<Census>,
+    pub(crate) pod: Answer<Option<String>>,
+    pub(crate) protections: Protections,
+    pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// What a search looks at: kinds and objects.
+    pub(crate) objects: Answer<Vec<(&'static str, String)>>,
+}
+
+impl Default for Given {
+    fn default() -> Self {
+        let unasked = || Unknown::new("a question that this case should not ask", "");
+        Self {
+            pods: Err(unasked()),
+            claims: Err(unasked()),
+            instances: Err(unasked()),
+            pod: Err(unasked()),
+            protections: Protections::default(),
+            namespaces: BTreeMap::new(),
+            objects: Ok(Vec::new()),
+        }
+    }
+}
+
+impl Given {
+    /// A world with protections: name and spec.
+    pub(crate) fn protected(protections: &[(&str, Value)]) -> Self {
+        let rules = protections
+            .iter()
+            .flat_map(|(name, spec)| rules_of(name, &serde_json::from_value(spec.clone()).unwrap()).unwrap());
+        Self { protections: Protections::new(rules, Vec::new()), ..Self::default() }
+    }
+}
+
+impl World for Given {
+    async fn active_pods(&self, _: &str) -> Answer<Census> {
+        self.pods.clone()
+    }
+    async fn bound_claims(&self, _: &str) -> Answer<Census> {
+        self.claims.clone()
+    }
+    async fn instances(&self, _: &Definition) -> Answer<Census> {
+        self.instances.clone()
+    }
+    fn protections(&self) -> &Protections {
+        &self.protections
+    }
+    async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
+        self.namespaces
+            .get(namespace)
+            .cloned()
+            .ok_or_else(|| Unknown::new("the labels of its namespace", "not found"))
+    }
+    async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
+        Ok(self.namespaces.clone())
+    }
+    async fn search(
+        &self,
+        _: Place<'_>,
+        judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
+    ) -> Answer<Search> {
+        let mut search = Search::default();
+        for (of, json) in self.objects.clone()? {
+            // As a list shows it: metadata only.
+            let whole: Value = serde_json::from_str(&json).unwrap();
+            let metadata = serde_json::json!({"metadata": whole["metadata"]}).to_string();
+            let subject = |json: &'static str| Subject {
+                kind: kind(of),
+                object: Object::parse(json.as_bytes()).unwrap(),
+            };
+            let (metadata, json): (&'static str, &'static str) = (metadata.leak(), json.leak());
+            let judged = match judge(&subject(metadata), false) {
+                Judged::LookCloser => judge(&subject(json), true),
+                judged => judged,
+            };
+            if let Judged::Protected(doomed) = judged {
+                search.found.push(doomed);
+            }
+        }
+        Ok(search)
+    }
+    async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
+        self.pod.clone()
+    }
+}
+
+pub(crate) fn census(names: &[&str]) -> Census {
+    Census { count: Count::Exactly(names.len()), names: names.iter().map(|&name| name.to_owned()).collect() }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings { own_namespace: "palisade-system".into(), gates: FeatureGates::default() }
+}
+
+pub(crate) fn kind(kind: &str) -> Kind<'static> {
+    let (group, plural) = match kind {
+        "Namespace" => ("", "namespaces"),
+        "ConfigMap" => ("", "configmaps"),
+        "Pod" => ("", "pods"),
+        "Deployment" => ("apps", "deployments"),
+        "ReplicaSet" => ("apps", "replicasets"),
+        "StatefulSet" => ("apps", "statefulsets"),
+        "CloneSet" => ("apps.kruise.io", "clonesets"),
+        "AdvancedStatefulSet" => ("apps.kruise.io", "statefulsets"),
+        "UnitedDeployment" => ("apps.kruise.io", "uniteddeployments"),
+        "CustomResourceDefinition" => ("apiextensions.k8s.io", "customresourcedefinitions"),
+        "ClusterRole" => ("rbac.authorization.k8s.io", "clusterroles"),
+        "Widget" => ("example.com", "widgets"),
+        "Event" => ("", "events"),
+        other => panic!("no such kind in these tests: {other}"),
+    };
+    let kind = kind.strip_prefix("Advanced").unwrap_or(kind);
+    Kind { group: group.into(), kind: kind.to_owned().into(), plural: plural.into() }
+}
+
+fn review(action: Action<'_>) -> Review<'_> {
+    Review { action, user: User { name: "jane".into(), groups: vec!["dev".into()] }, dry_run: false }
+}
+
+pub(crate) fn delete_with(of: &str, json: &str, world: &Given, settings: &Settings) -> Verdict {
+    let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
+    block_on(decide(&review(Action::Delete(subject)), world, settings))
+}
+
+pub(crate) fn delete(of: &str, json: &str, world: &Given) -> Verdict {
+    delete_with(of, json, world, &settings())
+}
+
+pub(crate) fn evict(namespace: &'static str, pod: Answer<Option<String>>) -> Verdict {
+    let action = Action::Evict { namespace: namespace.into(), name: "web-0".into() };
+    block_on(decide(&review(action), &Given { pod, ..Given::default() }, &settings()))
+}
+
+/// Code, message and warnings.
+pub(crate) fn outcome(verdict: &Verdict) -> (Option<u16>, Option<String>, Vec<String>) {
+    let warnings = verdict
+        .warnings
+        .iter()
+        .map(|warning| prose::warning(verdict.about.as_ref().unwrap(), warning))
+        .collect();
+    (verdict.code().map(Code::status), prose::refusal(verdict), warnings)
+}
+
+#[track_caller]
+pub(crate) fn refused(verdict: &Verdict, code: u16, message: &str) {
+    assert_eq!(outcome(verdict), (Some(code), Some(message.to_owned()), vec![]));
+}
+
+#[track_caller]
+pub(crate) fn allowed(verdict: &Verdict) {
+    assert_eq!(outcome(verdict), (None, None, vec![]));
+}
+
+pub(crate) fn labelled(name: &str, labels: &str) -> String {
+    format!(r#"{{"metadata":{{"name":"{name}","labels":{{{labels}}}}}}}"#)
+}
+
+pub(crate) fn in_namespace(namespace: &str, name: &str, labels: &str, spec: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","labels":{{{labels}}}}},"spec":{spec}}}"#
+    )
+}
