@@ -63,21 +63,26 @@ impl<W: Worlds> Door<W> {
     }
 }
 
-/// `POST /admit` and `POST /admit/protections`, without a socket.
+/// `POST /admit`, `/admit/protections` and `/admit/owners`, without a socket.
 ///
-/// Both answer alike. An object that carries a label and is also selected by a protection is asked about by two
-/// webhooks, so the verdict counts only on the second path.
+/// An object that carries a label and is also selected by a protection is asked about by two webhooks, so the
+/// verdict counts only on the second path. The third is for owners of something protected, which is worth a search.
 pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
     Router::new()
         .route("/admit", post(admit::<W>))
         .route("/admit/protections", post(admit::<W>))
+        .route("/admit/owners", post(admit::<W>))
         .with_state(door)
 }
 
 async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let counted = parts.uri.path() != "/admit";
-    match door.admit(&parts.headers, parts.uri.query(), body, counted).await {
+    let asked = match parts.uri.path() {
+        "/admit/protections" => Asked::Counted,
+        "/admit/owners" => Asked::AsOwner,
+        _ => Asked::Plainly,
+    };
+    match door.admit(&parts.headers, parts.uri.query(), body, asked).await {
         Ok(answer) => json(answer),
         Err(rejection) => {
             door.metrics.rejected(rejection.why);
@@ -87,6 +92,14 @@ async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Bod
             response
         }
     }
+}
+
+/// Which of our webhooks asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Plainly,
+    Counted,
+    AsOwner,
 }
 
 /// A request that is answered with an HTTP error: to the API server, a failed call.
@@ -109,7 +122,7 @@ impl<W: Worlds> Door<W> {
         headers: &HeaderMap,
         query: Option<&str>,
         body: Body,
-        counted: bool,
+        asked: Asked,
     ) -> Result<Vec<u8>, Rejection> {
         let deadline = Instant::now() + timeout(query)?;
         if !is_json(headers) {
@@ -117,13 +130,16 @@ impl<W: Worlds> Door<W> {
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Rejected::ContentType, message));
         }
         let (body, _room) = self.read_body(headers, body, deadline).await?;
-        self.decide(&body, deadline, counted).await
+        self.decide(&body, deadline, asked).await
     }
 
-    async fn decide(&self, body: &[u8], deadline: Instant, counted: bool) -> Result<Vec<u8>, Rejection> {
+    async fn decide(&self, body: &[u8], deadline: Instant, asked: Asked) -> Result<Vec<u8>, Rejection> {
         let started = Instant::now();
         let read = match wire::read(body) {
-            Ok(read) => read,
+            Ok(mut read) => {
+                read.review.is_owner = asked == Asked::AsOwner;
+                read
+            }
             Err(BadReview::Undecidable { uid, why }) => {
                 self.metrics.rejected(Rejected::Undecidable);
                 return Ok(wire::refuse(&uid, Refused::Malformed, &why));
@@ -142,7 +158,7 @@ impl<W: Worlds> Door<W> {
             return Ok(wire::refuse(&read.uid, Refused::TooLate, why));
         };
         self.metrics.decided(&verdict, started.elapsed());
-        if counted && !read.review.dry_run {
+        if asked == Asked::Counted && !read.review.dry_run {
             self.metrics.matched(&verdict);
             (self.record)(&verdict);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use palisade_api::protection;
 use palisade_engine::json::{Cursor, Malformed};
-use palisade_engine::{Action, Kind, Object, Review, Subject, User, Verdict, prose};
+use palisade_engine::{Action, Kind, Object, Propagation, Review, Subject, User, Verdict, prose};
 use serde::{Deserialize, Serialize};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -42,6 +42,7 @@ struct Request<'a> {
     object: Option<&'a [u8]>,
     old_object: Option<Object<'a>>,
     user: User<'a>,
+    propagation: Option<Propagation>,
     dry_run: bool,
 }
 
@@ -135,6 +136,7 @@ impl<'a> Request<'a> {
                 }
                 Ok(())
             })?,
+            "options" => self.propagation = value.optional(read_propagation)?.flatten(),
             "dryRun" => self.dry_run = value.value::<Option<bool>>()?.unwrap_or(false),
             _ => value.skip()?,
         }
@@ -172,8 +174,41 @@ impl<'a> Request<'a> {
             ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
         };
-        Ok(Read { uid, review: Review { action, user: self.user, dry_run } })
+        Ok(Read {
+            uid,
+            review: Review {
+                action,
+                user: self.user,
+                propagation: self.propagation,
+                is_owner: false,
+                dry_run,
+            },
+        })
     }
+}
+
+/// What `DeleteOptions` say about dependents.
+fn read_propagation(options: &mut Cursor<'_>) -> Result<Option<Propagation>, Malformed> {
+    let mut said = None;
+    options.object(|key, value| {
+        match &*key {
+            "propagationPolicy" => {
+                said = value.string_or_null()?.map(|policy| match &*policy {
+                    "Orphan" => Propagation::Orphan,
+                    _ => Propagation::Collect,
+                });
+            }
+            // The old way of saying it.
+            "orphanDependents" => match value.value::<Option<bool>>()? {
+                Some(true) => said = Some(Propagation::Orphan),
+                Some(false) => said = Some(Propagation::Collect),
+                None => {}
+            },
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(said)
 }
 
 /// The body of `pods/eviction`.

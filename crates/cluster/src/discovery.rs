@@ -24,6 +24,7 @@ pub struct Served {
     pub short_names: Vec<String>,
     pub namespaced: bool,
     pub listable: bool,
+    pub watchable: bool,
 }
 
 /// Everything that is served.
@@ -62,6 +63,7 @@ pub async fn discover(client: &Client) -> kube::Result<Discovery> {
                     short_names: resource.short_names,
                     namespaced: resource.scope.as_deref() == Some("Namespaced"),
                     listable: resource.verbs.iter().any(|verb| verb == "list"),
+                    watchable: resource.verbs.iter().any(|verb| verb == "watch"),
                 });
             }
         }

@@ -3,12 +3,15 @@
 //! [`Live`] asks the API server itself, consistently and under a deadline; [`PodNamespaces`] is fed by
 //! watches. Nothing here keeps a whole object.
 
+mod ancestors;
 mod discovery;
+mod lineage;
 mod live;
 mod pod_namespaces;
 mod policies;
 mod search;
 
+pub use ancestors::{Ancestors, watch_ancestors};
 pub use discovery::{Discovery, Served, discover, watch_discovery};
 pub use live::{Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};

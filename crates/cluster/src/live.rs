@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 pub(crate) const WHOLE: &str = "application/json";
 

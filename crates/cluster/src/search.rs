@@ -5,6 +5,7 @@
 //! annotation may protect what no selector finds.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
@@ -15,7 +16,8 @@ use palisade_engine::{
     Answer, Definition, Doomed, Judged, Kind, Object, Place, Search, Subject, Unknown, World,
 };
 
-use crate::discovery::{Served, discover};
+use crate::discovery::{Discovery, Served, discover};
+use crate::lineage::Lineage;
 use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, get, page_uri, segment};
 
 /// Lists that are under way at once.
@@ -30,17 +32,47 @@ pub(crate) async fn search(world: &LiveWorld, place: Place<'_>, judge: Judge<'_>
     match place {
         Place::Namespace(namespace) => in_namespace(world, namespace, judge).await,
         Place::Definition(definition) => in_definition(world, definition, judge).await,
+        Place::Below { uid, namespace } => below(world, uid, namespace, judge).await,
     }
 }
 
 async fn in_namespace(world: &LiveWorld, namespace: &str, judge: Judge<'_>) -> Answer<Search> {
+    let (search, _) = in_kinds(world, Some(namespace), judge).await?;
+    Ok(search)
+}
+
+/// What would be collected with an object: in its namespace, or anywhere if it has none.
+async fn below(world: &LiveWorld, uid: &str, namespace: Option<&str>, judge: Judge<'_>) -> Answer<Search> {
+    // Only what has an owner can go with one.
+    let owned = |subject: &Subject<'_>, whole: bool| {
+        if subject.object.metadata.owners.is_empty() { Judged::Free } else { judge(subject, whole) }
+    };
+    let (mut search, discovery) = in_kinds(world, namespace, &owned).await?;
+    let mut lineage = Lineage { world, discovery: &discovery, root: uid, known: HashMap::new() };
+    let mut found = Vec::new();
+    for doomed in std::mem::take(&mut search.found) {
+        let goes = lineage.goes(&doomed).await;
+        if goes.map_err(|why| Unknown::new("what would be collected with it", why.text))? {
+            found.push(doomed);
+        }
+    }
+    search.found = found;
+    Ok(search)
+}
+
+/// Every kind of a namespace, or every kind everywhere.
+async fn in_kinds(
+    world: &LiveWorld,
+    namespace: Option<&str>,
+    judge: Judge<'_>,
+) -> Answer<(Search, Discovery)> {
     let unknown = |why: NoAnswer| Unknown::new("what is protected in it", why.text);
     let asked = async { discover(&world.client).await.map_err(NoAnswer::from) };
     let discovery = world.in_time(asked).await.map_err(unknown)?;
     let mut searches = Vec::new();
     for served in &discovery.resources {
-        if served.namespaced && served.listable {
-            searches.push(KindSearch { world, served, namespace: Some(namespace), judge }.run());
+        if served.listable && (served.namespaced || namespace.is_none()) {
+            searches.push(KindSearch { world, served, namespace, judge }.run());
         }
     }
     let mut answers = stream::iter(searches).buffer_unordered(AT_ONCE);
@@ -60,7 +92,7 @@ async fn in_namespace(world: &LiveWorld, namespace: &str, judge: Judge<'_>) -> A
             found.sort_by(|one, other| {
                 (&one.about.kind, &one.about.name).cmp(&(&other.about.kind, &other.about.name))
             });
-            Ok(Search { found, unreachable: discovery.unreachable })
+            Ok((Search { found, unreachable: discovery.unreachable.clone() }, discovery))
         }
     }
 }
@@ -77,6 +109,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
             short_names: Vec::new(),
             namespaced: false,
             listable: true,
+            watchable: true,
         };
         match (KindSearch { world, served: &served, namespace: None, judge }).run().await {
             Ok(found) => return Ok(Search { found, unreachable: Vec::new() }),

@@ -84,5 +84,5 @@ fn cluster_rules() -> Value {
 /// that is protected. A role of its own, so that an administrator can name groups instead: what may not be
 /// listed is refused with 503, never let go.
 fn reader_rules() -> Value {
-    json!([rule("*", "*", &["get", "list"])])
+    json!([rule("*", "*", &["get", "list", "watch"])])
 }

@@ -20,9 +20,9 @@ mod world;
 
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use protections::Protections;
-pub use review::{Action, Kind, Review, Subject, User};
+pub use review::{Action, Kind, Propagation, Review, Subject, User};
 pub use verdict::{
-    About, Code, Doomed, Finding, Guard, Held, Lift, Matched, Reason, Ruled, Verdict, Warning,
+    About, Code, Doomed, Finding, Guard, Held, Lift, Matched, OwnerRef, Reason, Ruled, Verdict, Warning,
 };
 pub use world::{Answer, Census, Count, Judged, Place, Search, Unknown, World};
 
@@ -39,7 +39,7 @@ pub struct Settings {
 /// Whether the action under review may go ahead.
 pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings) -> Verdict {
     match &review.action {
-        Action::Delete(subject) => judge(subject, &review.user, world, settings).await,
+        Action::Delete(subject) => judge(subject, review, world, settings).await,
         Action::Evict { namespace, name } if !settings.owns(namespace) => {
             let pod = match world.pod(namespace, name).await {
                 Ok(Some(pod)) => pod,
@@ -48,9 +48,7 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
                 Err(unknown) => return Verdict::unreadable(&Subject::pod(namespace, name), unknown),
             };
             match Object::parse(pod.as_bytes()) {
-                Ok(object) => {
-                    judge(&Subject { kind: Kind::POD, object }, &review.user, world, settings).await
-                }
+                Ok(object) => judge(&Subject { kind: Kind::POD, object }, review, world, settings).await,
                 Err(error) => {
                     let unknown = Unknown::new("what the pod looks like", error.to_string());
                     Verdict::unreadable(&Subject::pod(namespace, name), unknown)
@@ -61,11 +59,16 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
     }
 }
 
-async fn judge(subject: &Subject<'_>, user: &User<'_>, world: &impl World, settings: &Settings) -> Verdict {
+async fn judge(
+    subject: &Subject<'_>,
+    review: &Review<'_>,
+    world: &impl World,
+    settings: &Settings,
+) -> Verdict {
     if subject.is_already_going() || settings.owns_subject(subject) {
         return Verdict::allow();
     }
-    Verdict::new(subject, guards::ask(subject, user, world, settings).await)
+    Verdict::new(subject, guards::ask(subject, review, world, settings).await)
 }
 
 impl Settings {

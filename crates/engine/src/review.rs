@@ -10,8 +10,20 @@ use crate::object::Object;
 pub struct Review<'a> {
     pub action: Action<'a>,
     pub user: User<'a>,
+    /// What is to become of dependents, where the asker said so.
+    pub propagation: Option<Propagation>,
+    /// Whether something protected is known to be owned by the subject, so that it is worth a search.
+    pub is_owner: bool,
     /// Nothing will really happen, so nothing may be written; the verdict is the same.
     pub dry_run: bool,
+}
+
+/// What becomes of dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    Orphan,
+    /// They are collected, before or after their owner.
+    Collect,
 }
 
 /// Who asks.

@@ -3,6 +3,7 @@
 use palisade_api::marks::{Mark, Place};
 use palisade_api::protection::Action;
 
+use crate::object::Owner;
 use crate::review::Subject;
 use crate::world::{Census, Unknown};
 
@@ -140,6 +141,31 @@ pub struct Doomed {
     pub because: Vec<Reason>,
     /// The commands that lift its protection.
     pub lift: Vec<String>,
+    pub owners: Vec<OwnerRef>,
+}
+
+/// An owner reference that outlives what it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerRef {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+}
+
+impl OwnerRef {
+    pub fn of(owner: &Owner<'_>) -> Self {
+        Self {
+            api_version: owner.api_version.to_string(),
+            kind: owner.kind.to_string(),
+            name: owner.name.to_string(),
+            uid: owner.uid.to_string(),
+        }
+    }
+
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
 }
 
 impl Doomed {

@@ -54,6 +54,8 @@ pub enum Place<'a> {
     Namespace(&'a str),
     /// The custom resources of a definition.
     Definition(&'a Definition),
+    /// What the garbage collector would remove with an object: in its namespace, or anywhere if it has none.
+    Below { uid: &'a str, namespace: Option<&'a str> },
 }
 
 /// What is to be thought of an object.

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::{Discovery, Live, Policies, watch_discovery, watch_protected_pods, watch_protections};
+use palisade_cluster::{
+    Ancestors, Discovery, Live, Policies, watch_ancestors, watch_discovery, watch_protected_pods,
+    watch_protections,
+};
 use palisade_controllers::certificates::{Certificates, Material};
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
@@ -79,6 +82,17 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         async move { certificates.keep(material_tx, leadership).await }
     });
     tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
+    let (ancestors_tx, ancestors) = watch::channel(Ancestors::default());
+    if gates.cascade_protection {
+        let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
+        tokio::spawn(watch_ancestors(
+            client.clone(),
+            discovery,
+            policies,
+            leading(leadership.clone()),
+            ancestors_tx,
+        ));
+    }
     tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
     tokio::spawn(protections::keep_status(
         client.clone(),
@@ -102,6 +116,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             eviction_namespaces: watches.eviction_namespaces.clone(),
             policies: watches.policies.clone(),
             discovery: watches.discovery.clone(),
+            ancestors,
         };
         async move {
             let wrote = || {
@@ -229,6 +244,20 @@ async fn serve_newest(
             return;
         }
     }
+}
+
+/// Whether we lead, and nothing else of it.
+fn leading(mut leadership: watch::Receiver<Leadership>) -> watch::Receiver<bool> {
+    let (leading_tx, leading) = watch::channel(false);
+    tokio::spawn(async move {
+        loop {
+            leading_tx.send_replace(leadership.borrow_and_update().leading);
+            if leadership.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    leading
 }
 
 async fn show_leadership(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>) {

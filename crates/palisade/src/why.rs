@@ -36,7 +36,8 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let user = myself(&client).await?;
     let protections = list_protections(client.clone()).await?.protections;
     let world = Live::new(client, move || protections.clone()).until(Instant::now() + PATIENCE);
-    let review = Review { action: Action::Delete(subject), user, dry_run: true };
+    let review =
+        Review { action: Action::Delete(subject), user, propagation: None, is_owner: true, dry_run: true };
     let verdict = decide(&review, &world, &settings).await;
     match args.output {
         Output::Text => print_text(&shown, &verdict),

@@ -153,6 +153,7 @@ mod tests {
             short_names: Vec::new(),
             namespaced,
             listable: true,
+            watchable: true,
         }
     }
 

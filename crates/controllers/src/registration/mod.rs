@@ -19,7 +19,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::gates::FeatureGates;
 use palisade_api::names;
-use palisade_cluster::{Discovery, Policies};
+use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -57,6 +57,7 @@ pub struct Inputs {
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
+    pub ancestors: watch::Receiver<Ancestors>,
 }
 
 /// The protections that the registration in place carries: by name, their uid and generation.
@@ -105,6 +106,7 @@ pub async fn keep(
             Ok(()) = inputs.eviction_namespaces.changed() => {}
             Ok(()) = inputs.policies.changed() => {}
             Ok(()) = inputs.discovery.changed() => {}
+            Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
         }
         let pause = match timeout(CALL, keeper.reconcile(&inputs)).await {
@@ -176,6 +178,7 @@ impl Keeper<'_> {
         let namespaces = inputs.eviction_namespaces.borrow().clone();
         let policies = inputs.policies.borrow().clone();
         let discovery = inputs.discovery.borrow().clone();
+        let ancestors = inputs.ancestors.borrow().clone();
         let live = self.configurations.get_opt(names::PALISADE).await?;
         match (live, namespaces.zip(policies).zip(discovery)) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
@@ -196,6 +199,7 @@ impl Keeper<'_> {
                     failure_policy: self.settings.failure_policy,
                     eviction_namespaces: &namespaces,
                     coverage: &Coverage::of(&policies.protections, &discovery),
+                    ancestors: &ancestors,
                 };
                 let written = self.put(live, plan(&wanted), &material).await?;
                 let carries =

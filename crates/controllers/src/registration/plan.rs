@@ -15,10 +15,15 @@ use palisade_api::kinds::CASCADING_KINDS;
 use palisade_api::marks;
 use palisade_api::protection::{LabelExpression, LabelRule};
 
+use palisade_cluster::Ancestors;
+
 use super::coverage::{Coverage, Every, Namespaces};
 
 /// How long the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 5;
+/// How many owners an expression names. It costs the API server next to nothing up to here, and is refused
+/// somewhere below ten times as many.
+const UIDS_TOLD: usize = 2_000;
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Where the API server reaches us.
@@ -55,6 +60,8 @@ pub struct Wanted<'a> {
     pub eviction_namespaces: &'a BTreeSet<String>,
     /// What protections make necessary.
     pub coverage: &'a Coverage,
+    /// The owners of something protected.
+    pub ancestors: &'a Ancestors,
 }
 
 /// All webhooks, in a fixed order.
@@ -62,6 +69,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
     if wanted.gates.cascade_protection {
         webhooks.push(wanted.cascade());
+        webhooks.extend(wanted.owners());
     }
     if !wanted.gates.resources_deletion_protection {
         return webhooks;
@@ -124,6 +132,24 @@ impl Wanted<'_> {
             ]),
             ..self.webhook("cascade")
         }
+    }
+
+    /// Deletions of what owns something protected, and of nothing else while they are few enough to be told.
+    fn owners(&self) -> Option<ValidatingWebhook> {
+        let Ancestors { uids, resources } = self.ancestors;
+        if resources.is_empty() {
+            return None;
+        }
+        let told = (uids.len() <= UIDS_TOLD).then(|| {
+            let list: Vec<String> = uids.iter().map(|uid| format!("'{uid}'")).collect();
+            let expression = format!("oldObject.metadata.uid in [{}]", list.join(", "));
+            vec![MatchCondition { name: "owner".to_owned(), expression }]
+        });
+        Some(ValidatingWebhook {
+            rules: Some(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)).collect()),
+            match_conditions: told,
+            ..self.webhook_at("owners", "/admit/owners")
+        })
     }
 
     /// Deletions of the kinds that protections name, where they name them.
@@ -284,6 +310,7 @@ mod tests {
             failure_policy: FailurePolicy::Fail,
             eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
             coverage: &Coverage::default(),
+            ancestors: &Ancestors::default(),
         })
     }
 

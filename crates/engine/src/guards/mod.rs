@@ -5,24 +5,24 @@ mod labels;
 mod protections;
 
 use crate::Settings;
-use crate::review::{Subject, User};
+use crate::review::{Review, Subject};
 use crate::verdict::Found;
 use crate::world::World;
 
 /// Asks every guard that is switched on.
 pub(crate) async fn ask(
     subject: &Subject<'_>,
-    user: &User<'_>,
+    review: &Review<'_>,
     world: &impl World,
     settings: &Settings,
 ) -> Found {
     let mut found = Found::default();
     if settings.gates.resources_deletion_protection {
         labels::ask(subject, world, &mut found).await;
-        protections::ask(subject, user, world, &mut found).await;
+        protections::ask(subject, &review.user, world, &mut found).await;
     }
     if settings.gates.cascade_protection {
-        cascade::ask(subject, world, &mut found).await;
+        cascade::ask(subject, review, world, &mut found).await;
     }
     found
 }

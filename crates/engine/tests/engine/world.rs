@@ -130,7 +130,13 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
 }
 
 fn review(action: Action<'_>) -> Review<'_> {
-    Review { action, user: User { name: "jane".into(), groups: vec!["dev".into()] }, dry_run: false }
+    Review {
+        action,
+        user: User { name: "jane".into(), groups: vec!["dev".into()] },
+        propagation: None,
+        is_owner: false,
+        dry_run: false,
+    }
 }
 
 pub(crate) fn delete_with(of: &str, json: &str, world: &Given, settings: &Settings) -> Verdict {

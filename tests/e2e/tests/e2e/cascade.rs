@@ -1,6 +1,6 @@
 //! What would take a protected object down, end to end.
 
-use crate::cluster::{allowed, denied, lifting, shared};
+use crate::cluster::{Cluster, allowed, denied, lifting, shared};
 use crate::labels::definition;
 
 const LABEL: &str = "policy.kruise.io/delete-protection";
@@ -127,5 +127,147 @@ fn our_own_definition_stays_while_there_are_protections() {
         let said = cluster.kubectl("delete crd resourcedeletionprotections.palisade.dev").await;
         denied(&said, "Forbidden", "every protection that it defines would vanish");
         cluster.must("delete rdp own").await;
+    });
+}
+
+/// A `ConfigMap` that is owned by others: `(apiVersion, kind, name, uid)`.
+async fn owned(
+    cluster: &Cluster,
+    ns: &str,
+    name: &str,
+    labels: &str,
+    owners: &[(&str, &str, &str, &str)],
+) -> String {
+    let owners: Vec<String> = owners
+        .iter()
+        .map(|(api, kind, name, uid)| {
+            format!("{{apiVersion: {api}, kind: {kind}, name: {name}, uid: {uid}}}")
+        })
+        .collect();
+    cluster
+        .apply(&format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, namespace: {ns}, labels: {{{labels}}}, \
+             ownerReferences: [{}]}}}}",
+            owners.join(", ")
+        ))
+        .await;
+    cluster.must(&format!("get configmap {name} -n {ns} -o jsonpath={{.metadata.uid}}")).await
+}
+
+/// Waits until the registration knows an owner.
+async fn known(cluster: &Cluster, uid: &str) {
+    let conditions = "get validatingwebhookconfiguration palisade -o jsonpath={.webhooks[*].matchConditions[*].expression}";
+    cluster.eventually_prints(conditions, |text| text.contains(uid)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+}
+
+#[test]
+fn an_owner_stays_while_something_protected_would_be_collected_with_it() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        let top = owned(cluster, &ns, "top", "", &[]).await;
+        let middle = owned(cluster, &ns, "middle", "", &[("v1", "ConfigMap", "top", &top)]).await;
+        let label = format!("{LABEL}: Always");
+        owned(cluster, &ns, "kept", &label, &[("v1", "ConfigMap", "middle", &middle)]).await;
+        known(cluster, &top).await;
+        for owner in ["middle", "top"] {
+            for how in ["", "--cascade=foreground", "--dry-run=server"] {
+                let said =
+                    cluster.kubectl(&format!("delete configmap {owner} -n {ns} {how} --wait=false")).await;
+                let message = format!("a protected object would go with it: configmap \"{ns}/kept\"");
+                denied(&said, "Forbidden", &message);
+            }
+            // The raw API without a propagation policy collects as well.
+            let raw =
+                cluster.kubectl(&format!("delete --raw /api/v1/namespaces/{ns}/configmaps/{owner}")).await;
+            denied(&raw, "Forbidden", "kept");
+            let orphan = format!("delete configmap {owner} -n {ns} --cascade=orphan --dry-run=server");
+            allowed(&cluster.kubectl(&orphan).await);
+        }
+        let said = cluster.kubectl(&format!("delete configmap top -n {ns} --wait=false")).await;
+        allowed(&cluster.shell(&lifting(&said)).await);
+        allowed(
+            &cluster
+                .kubectl(&format!("delete configmap top -n {ns} --cascade=foreground --timeout=60s"))
+                .await,
+        );
+        assert!(!cluster.exists(&format!("configmap kept -n {ns}")).await, "all of it went");
+    });
+}
+
+#[test]
+fn an_owner_may_go_while_another_owner_stays() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        let one = owned(cluster, &ns, "one", "", &[]).await;
+        let two = owned(cluster, &ns, "two", "", &[]).await;
+        let owners = [("v1", "ConfigMap", "one", one.as_str()), ("v1", "ConfigMap", "two", two.as_str())];
+        owned(cluster, &ns, "kept", &format!("{LABEL}: Always"), &owners).await;
+        known(cluster, &two).await;
+        allowed(&cluster.kubectl(&format!("delete configmap one -n {ns}")).await);
+        let said = cluster.kubectl(&format!("delete configmap two -n {ns} --wait=false")).await;
+        denied(&said, "Forbidden", &format!("configmap \"{ns}/kept\""));
+    });
+}
+
+#[test]
+fn a_deployment_stays_while_a_rule_protects_its_pods() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        cluster.must(&format!("create deployment web --image=example/app --replicas=2 -n {ns}")).await;
+        cluster.must(&format!("rollout status deployment web -n {ns} --timeout=30s")).await;
+        let uid = cluster.must(&format!("get deployment web -n {ns} -o jsonpath={{.metadata.uid}}")).await;
+        cluster
+            .apply(&format!(
+                "{{apiVersion: palisade.dev/v1alpha1, kind: ResourceDeletionProtection, metadata: {{name: {ns}}}, \
+                 spec: {{protectedResources: [{{resourceSelector: [{{apiVersion: v1, kind: Pod, namespace: {ns}}}]}}]}}}}"
+            ))
+            .await;
+        known(cluster, &uid).await;
+        let said = cluster.kubectl(&format!("delete deployment web -n {ns} --wait=false")).await;
+        denied(&said, "Forbidden", "2 protected objects would go with it: pod");
+        let orphan = format!("delete deployment web -n {ns} --cascade=orphan --dry-run=server");
+        allowed(&cluster.kubectl(&orphan).await);
+        cluster.must(&format!("delete rdp {ns}")).await;
+        let gone = palisade_testkit::wait_until(crate::cluster::SOON, || async {
+            cluster.kubectl(&format!("delete deployment web -n {ns} --wait=false")).await.ok
+        });
+        assert!(gone.await);
+    });
+}
+
+#[test]
+fn a_job_orphans_its_dependents_where_nobody_says_otherwise() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        let job = format!(
+            "{{apiVersion: batch/v1, kind: Job, metadata: {{name: j, namespace: {ns}}}, spec: {{suspend: true, \
+             template: {{spec: {{restartPolicy: Never, containers: [{{name: a, image: example/app}}]}}}}}}}}"
+        );
+        cluster.apply(&job).await;
+        let uid = cluster.must(&format!("get job j -n {ns} -o jsonpath={{.metadata.uid}}")).await;
+        owned(cluster, &ns, "kept", &format!("{LABEL}: Always"), &[("batch/v1", "Job", "j", &uid)]).await;
+        known(cluster, &uid).await;
+        denied(&cluster.kubectl(&format!("delete job j -n {ns} --wait=false")).await, "Forbidden", "kept");
+        // By default the API orphans them.
+        // (Kubernetes itself warns about that.)
+        cluster.must(&format!("delete --raw /apis/batch/v1/namespaces/{ns}/jobs/j")).await;
+        assert!(cluster.exists(&format!("configmap kept -n {ns}")).await);
+    });
+}
+
+#[test]
+fn an_owner_without_a_namespace_has_dependents_anywhere() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        cluster.must(&format!("create clusterrole owner-{ns} --verb=get --resource=pods")).await;
+        let uid = cluster.must(&format!("get clusterrole owner-{ns} -o jsonpath={{.metadata.uid}}")).await;
+        let name = format!("owner-{ns}");
+        let owner = ("rbac.authorization.k8s.io/v1", "ClusterRole", name.as_str(), uid.as_str());
+        owned(cluster, &ns, "kept", &format!("{LABEL}: Always"), &[owner]).await;
+        known(cluster, &uid).await;
+        denied(&cluster.kubectl(&format!("delete clusterrole owner-{ns}")).await, "Forbidden", "kept");
+        cluster.must(&format!("label configmap kept -n {ns} {LABEL}-")).await;
+        allowed(&cluster.kubectl(&format!("delete clusterrole owner-{ns}")).await);
     });
 }

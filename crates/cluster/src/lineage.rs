@@ -1,0 +1,121 @@
+//! Who would be collected with whom.
+//!
+//! The garbage collector removes an object when all its owners are gone. So a protected object goes with another
+//! if one of its owners does, at any depth, and none of them stays.
+
+use std::collections::HashMap;
+
+use palisade_engine::{Doomed, Object, OwnerRef};
+
+use crate::discovery::Discovery;
+use crate::live::{LiveWorld, METADATA, NoAnswer, get, segment};
+
+/// Ownership that goes further up than this is taken for a circle.
+const DEEPEST: usize = 20;
+
+/// What becomes of an object when the root is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is collected with the root.
+    Goes,
+    /// It is gone already, or going.
+    Absent,
+    Stays,
+}
+
+/// Asks for owners while one review waits, each once.
+pub(crate) struct Lineage<'a> {
+    pub(crate) world: &'a LiveWorld,
+    pub(crate) discovery: &'a Discovery,
+    pub(crate) root: &'a str,
+    pub(crate) known: HashMap<String, Known>,
+}
+
+/// What an owner turned out to be.
+#[derive(Clone)]
+pub(crate) enum Known {
+    Absent,
+    There { namespace: Option<String>, owners: Vec<OwnerRef> },
+}
+
+impl Lineage<'_> {
+    /// Whether a protected object would be collected with the root.
+    pub(crate) async fn goes(&mut self, doomed: &Doomed) -> Result<bool, NoAnswer> {
+        let fate = self.fate(doomed.about.namespace.as_deref(), &doomed.owners, 0).await?;
+        Ok(fate == Fate::Goes)
+    }
+
+    async fn fate(
+        &mut self,
+        namespace: Option<&str>,
+        owners: &[OwnerRef],
+        depth: usize,
+    ) -> Result<Fate, NoAnswer> {
+        let mut goes = false;
+        if depth > DEEPEST {
+            return Ok(Fate::Stays);
+        }
+        for owner in owners {
+            if owner.uid == self.root {
+                goes = true;
+                continue;
+            }
+            match self.look_up(namespace, owner).await? {
+                Known::Absent => {}
+                Known::There { namespace, owners } => {
+                    match Box::pin(self.fate(namespace.as_deref(), &owners, depth + 1)).await? {
+                        Fate::Goes => goes = true,
+                        Fate::Absent | Fate::Stays => return Ok(Fate::Stays),
+                    }
+                }
+            }
+        }
+        Ok(match (goes, owners.is_empty()) {
+            (true, _) => Fate::Goes,
+            (false, true) => Fate::Stays,
+            (false, false) => Fate::Absent,
+        })
+    }
+
+    async fn look_up(&mut self, namespace: Option<&str>, owner: &OwnerRef) -> Result<Known, NoAnswer> {
+        if let Some(known) = self.known.get(&owner.uid) {
+            return Ok(known.clone());
+        }
+        let known = match owner_path(self.discovery, namespace, owner) {
+            // A kind that is not served owns nothing any more.
+            None => Known::Absent,
+            Some(path) => {
+                let asked = async {
+                    self.world.client.request_text(get(&path, METADATA)?).await.map_err(NoAnswer::from)
+                };
+                match self.world.in_time(asked).await {
+                    Ok(text) => known(&text, owner)?,
+                    Err(why) if why.code == 404 => Known::Absent,
+                    Err(why) => return Err(why),
+                }
+            }
+        };
+        self.known.insert(owner.uid.clone(), known.clone());
+        Ok(known)
+    }
+}
+
+/// Where an owner is read: in its dependent's namespace, or in none.
+pub(crate) fn owner_path(discovery: &Discovery, namespace: Option<&str>, owner: &OwnerRef) -> Option<String> {
+    let group = owner.group();
+    let served =
+        discovery.resources.iter().find(|served| served.group == group && served.kind == owner.kind)?;
+    Some(format!("{}/{}", served.path(namespace), segment(&owner.name)))
+}
+
+fn known(text: &str, owner: &OwnerRef) -> Result<Known, NoAnswer> {
+    let object = Object::parse(text.as_bytes()).map_err(|error| NoAnswer::new(error.to_string()))?;
+    let metadata = &object.metadata;
+    if metadata.uid != owner.uid || metadata.deletion_timestamp.is_some() {
+        return Ok(Known::Absent);
+    }
+    Ok(Known::There {
+        namespace: metadata.namespace.as_ref().map(ToString::to_string),
+        owners: metadata.owners.iter().map(OwnerRef::of).collect(),
+    })
+}
