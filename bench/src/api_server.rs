@@ -38,14 +38,14 @@ async fn measure_on_cluster(report: &mut Report) -> Result<(), Error> {
     let options = PalisadeOptions { binary, replicas: 1, args: Vec::new() };
     let mut without = Vec::new();
     let mut with: [Vec<Duration>; 3] = Default::default();
-    let mut memory = 0;
+    let mut memory = String::new();
     for _ in 0..ROUNDS {
         without.extend(delete_some(&client, None).await?);
         let mut palisade = Palisade::start(&plane, options.clone()).await?;
         for ((_, label), times) in CASES.into_iter().zip(&mut with) {
             times.extend(delete_some(&client, label).await?);
         }
-        memory = resident_kib(palisade.process_id(0))?;
+        memory = resident(palisade.process_id(0))?;
         palisade.stop();
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
         configurations.delete("palisade", &DeleteParams::default()).await?;
@@ -71,8 +71,7 @@ async fn measure_on_cluster(report: &mut Report) -> Result<(), Error> {
     }
     report.section("Memory", "Resident, of the `palisade` that has just answered these reviews, leading.");
     report.table(&["", "resident"]);
-    #[expect(clippy::cast_precision_loss, reason = "kilobytes")]
-    report.row(&["palisade run".to_owned(), format!("{:.1} MB", memory as f64 * 1024.0 / 1e6)]);
+    report.row(&["palisade run".to_owned(), memory]);
     drop(plane);
     fs::remove_dir_all(&folder)?;
     Ok(())
@@ -103,8 +102,10 @@ async fn delete_some(client: &Client, label: Option<&str>) -> Result<Vec<Duratio
     Ok(times)
 }
 
-fn resident_kib(process: u32) -> Result<u64, Error> {
+/// The memory that a process holds.
+pub(crate) fn resident(process: u32) -> Result<String, Error> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(format!("{:.1} MB", kib * 1024.0 / 1e6))
 }

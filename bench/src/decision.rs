@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use palisade_admission::{answer, read};
 use palisade_api::gates::FeatureGates;
+use palisade_api::protection::{Rule, rules_of};
 use palisade_engine::{
     Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown, World, decide,
 };
@@ -16,9 +16,7 @@ use crate::report::{Report, micros, quantile};
 use crate::reviews::{Answered, SIZES, review};
 
 /// Nothing that is measured here asks anything.
-struct Nobody;
-
-static PROTECTIONS: OnceLock<Protections> = OnceLock::new();
+struct Nobody(Protections);
 
 impl World for Nobody {
     async fn active_pods(&self, _: &str) -> Answer<Census> {
@@ -31,7 +29,7 @@ impl World for Nobody {
         Err(Unknown::new("", ""))
     }
     fn protections(&self) -> &Protections {
-        PROTECTIONS.get_or_init(Protections::default)
+        &self.0
     }
     async fn namespace_labels(&self, _: &str) -> Answer<BTreeMap<String, String>> {
         Ok(BTreeMap::new())
@@ -60,12 +58,13 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
          `serde_json::Value`. Medians of 50 rounds.",
     );
     report.table(&["object", "allowed", "refused", "decoding it whole", "of that"]);
+    let nobody = Nobody(Protections::default());
     for (size, name) in SIZES {
         let time = |answered: Answered| {
             let body = review(size, answered);
             rounds(size, || {
                 let Ok(read) = read(&body) else { return };
-                let verdict = runtime.block_on(decide(&read.review, &Nobody, &settings));
+                let verdict = runtime.block_on(decide(&read.review, &nobody, &settings));
                 black_box(answer(&read.uid, &verdict));
             })
         };
@@ -78,6 +77,39 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
         report.row(&[name.to_owned(), micros(allowed), micros(refused), micros(whole), share]);
     }
     Ok(())
+}
+
+/// How the number of protections tells on a decision.
+pub(crate) fn measure_rules(report: &mut Report) -> Result<(), Error> {
+    let settings = Settings { own_namespace: "palisade-system".to_owned(), gates: FeatureGates::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    report.section(
+        "Rules",
+        "The same decision (12 kB, allowed) beside protections that are all for Deployments, each with ten names, and \
+         none for this one: the worst case, since rules for other kinds are not looked at.",
+    );
+    report.table(&["protections", "names", "decision"]);
+    let body = review(12 << 10, Answered::Allowed);
+    for count in [0, 1, 50, 500] {
+        let rules: Vec<Rule> =
+            (0..count).map(rule).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        let nobody = Nobody(Protections::new(rules, Vec::new()));
+        let took = rounds(12 << 10, || {
+            let Ok(read) = read(&body) else { return };
+            let verdict = runtime.block_on(decide(&read.review, &nobody, &settings));
+            black_box(answer(&read.uid, &verdict));
+        });
+        report.row(&[count.to_string(), (count * 10).to_string(), micros(took)]);
+    }
+    Ok(())
+}
+
+fn rule(number: usize) -> Result<Vec<Rule>, Error> {
+    let names: Vec<String> = (0..10).map(|name| format!("app-{number}-{name}")).collect();
+    let spec = serde_json::json!({"protectedResources": [
+        {"resourceSelector": [{"apiVersion": "apps/v1", "kind": "Deployment"}], "resourceNames": names}]});
+    rules_of(&format!("protection-{number}"), &serde_json::from_value(spec)?)
+        .map_err(|error| error.to_string().into())
 }
 
 /// The median time of one call.

@@ -4,6 +4,7 @@
 //! alternate, and medians are reported.
 
 mod api_server;
+mod cascade;
 mod decision;
 mod report;
 mod reviews;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
         ["serve", which, folder] => server::serve(which, Path::new(folder)),
         [] => measure(None),
         [section] => measure(Some(section)),
-        _ => Err("usage: palisade-bench [decision | server | api-server]".into()),
+        _ => Err("usage: palisade-bench [decision | rules | server | api-server | cascade]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,13 +41,17 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
     let mut report = Report::new();
     match section {
         Some("decision") => decision::measure(&mut report),
+        Some("rules") => decision::measure_rules(&mut report),
+        Some("cascade") => cascade::measure(&mut report),
         Some("server") => server::measure(&mut report),
         Some("api-server") => api_server::measure(&mut report),
         Some(other) => Err(format!("there is no section \"{other}\"").into()),
         None => {
             decision::measure(&mut report)?;
+            decision::measure_rules(&mut report)?;
             server::measure(&mut report)?;
             api_server::measure(&mut report)?;
+            cascade::measure(&mut report)?;
             report.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("results"))
         }
     }

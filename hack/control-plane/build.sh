@@ -19,6 +19,7 @@ binaries=(
   "kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager"
   "kube-scheduler          kubernetes k8s.io/kubernetes/cmd/kube-scheduler"
   "kubectl                 kubernetes k8s.io/kubernetes/cmd/kubectl"
+  "sample-apiserver        kubernetes k8s.io/sample-apiserver"
   "kwok                    kwok       sigs.k8s.io/kwok/cmd/kwok"
   "helm                    helm       helm.sh/helm/v4/cmd/helm"
 )
@@ -26,7 +27,7 @@ binaries=(
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   for row in "${binaries[@]}"; do
     read -r name _ _ <<<"$row"
-    [ "$name" = helm ] && continue # only the chart's tests need it
+    case $name in helm | sample-apiserver) continue ;; esac # only some tests need them
     [ -x "$KUBEBUILDER_ASSETS/$name" ] || die "KUBEBUILDER_ASSETS is set, but $KUBEBUILDER_ASSETS/$name is not there; unset it to build the pinned control plane"
   done
   [ -r "$KUBEBUILDER_ASSETS/kwok-stages.yaml" ] || die "KUBEBUILDER_ASSETS is set, but $KUBEBUILDER_ASSETS/kwok-stages.yaml (KWOK's own stages) is not there; unset it to build the pinned control plane"

@@ -4,6 +4,7 @@
 //! them; only those that have owners are kept. Owners of owners are read once. The leader runs it, for the
 //! registration; what is decided about a deletion is asked live.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -275,7 +276,9 @@ impl Resolver<'_> {
                 level.insert(owner.uid.clone(), (owned.namespace.clone(), owner.clone()));
             }
         };
-        protected.iter().for_each(|owned| up(owned, &mut level));
+        for owned in protected {
+            up(owned, &mut level);
+        }
         for _ in 0..DEEPEST {
             let mut next = BTreeMap::new();
             for (uid, (namespace, owner)) in std::mem::take(&mut level) {
@@ -311,6 +314,6 @@ impl Resolver<'_> {
         let text = self.client.request_text(request).await.ok()?;
         let object = Object::parse(text.as_bytes()).ok()?;
         let owners = object.metadata.owners.iter().map(OwnerRef::of).collect();
-        Some(Owned { namespace: object.metadata.namespace.map(|namespace| namespace.into_owned()), owners })
+        Some(Owned { namespace: object.metadata.namespace.map(Cow::into_owned), owners })
     }
 }

@@ -1,12 +1,14 @@
 //! What the API server serves.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::stream::{StreamExt, select};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::Client;
-use kube::api::{Api, PartialObjectMeta};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::runtime::watcher::Config;
 use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
@@ -34,6 +36,8 @@ pub struct Discovery {
     pub resources: Vec<Served>,
     /// Groups whose own API server does not answer, so that nobody knows what they serve.
     pub unreachable: Vec<String>,
+    /// Groups that another API server serves. It asks webhooks by itself, or it does not.
+    pub aggregated: BTreeSet<String>,
 }
 
 /// Asks for everything that is served.
@@ -108,7 +112,21 @@ const GATHER: Duration = Duration::from_millis(300);
 /// Discovery follows a definition by a moment, so it is asked once more.
 const SETTLE: Duration = Duration::from_secs(2);
 /// A look without a reason.
+const AUTOMATIC: &str = "kube-aggregator.kubernetes.io/automanaged";
 const ROUND: Duration = Duration::from_secs(60);
+
+/// What is served, and by whom.
+async fn discover_all(client: &Client) -> kube::Result<Discovery> {
+    let services: Api<PartialObjectMeta<APIService>> = Api::all(client.clone());
+    let all = ListParams::default();
+    let (mut discovery, services) = futures::try_join!(discover(client), services.list(&all))?;
+    // Those that the API server made for itself carry a label; the others were registered by somebody.
+    let registered = services.items.iter().filter(|service| !service.labels().contains_key(AUTOMATIC));
+    let group =
+        |service: &PartialObjectMeta<APIService>| Some(service.name_any().split_once('.')?.1.to_owned());
+    discovery.aggregated = registered.filter_map(group).collect();
+    Ok(discovery)
+}
 
 /// Publishes what is served, for ever: anew when a definition or an aggregated API comes, changes or goes.
 pub async fn watch_discovery(client: Client, published: watch::Sender<Option<Discovery>>) {
@@ -138,7 +156,7 @@ pub async fn watch_discovery(client: Client, published: watch::Sender<Option<Dis
             },
             () = tokio::time::sleep_until(again) => {}
         }
-        let new = match discover(&client).await {
+        let new = match discover_all(&client).await {
             Ok(discovery) => Some(discovery),
             Err(error) => {
                 tracing::warn!(%error, "asking what is served");

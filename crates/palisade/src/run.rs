@@ -19,6 +19,7 @@ use palisade_engine as engine;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::args::{FailurePolicyArg, LogFormat, RunArgs, WebhookUrl};
 use crate::connect::{Error, connect};
@@ -70,62 +71,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     });
 
     let (stop, stopped) = watch::channel(false);
-    let (leadership_tx, leadership) = watch::channel(Leadership::default());
-    let (registered_tx, registered) = watch::channel(Registered::default());
-    let (carried_tx, carried) = watch::channel(Carried::default());
-    let election = tokio::spawn({
-        let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
-        async move { leadership::campaign(client, &namespace, &identity, leadership_tx, stopped).await }
-    });
-    tokio::spawn({
-        let leadership = leadership.clone();
-        async move { certificates.keep(material_tx, leadership).await }
-    });
-    tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
-    let (ancestors_tx, ancestors) = watch::channel(Ancestors::default());
-    if gates.cascade_protection {
-        let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
-        tokio::spawn(watch_ancestors(
-            client.clone(),
-            discovery,
-            policies,
-            leading(leadership.clone()),
-            ancestors_tx,
-        ));
-    }
-    tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
-    tokio::spawn(protections::keep_status(
-        client.clone(),
-        protections::Inputs {
-            leadership: leadership.clone(),
-            policies: watches.policies.clone(),
-            discovery: watches.discovery.clone(),
-            carried,
-        },
-    ));
-    tokio::spawn({
-        let (client, tally, policies) = (client.clone(), tally.clone(), watches.policies.clone());
-        async move { protections::keep_counts(client, &tally, policies).await }
-    });
-    tokio::spawn({
-        let (client, settings, metrics) =
-            (client.clone(), registration_settings(&args, gates), metrics.clone());
-        let inputs = Inputs {
-            leadership,
-            material,
-            eviction_namespaces: watches.eviction_namespaces.clone(),
-            policies: watches.policies.clone(),
-            discovery: watches.discovery.clone(),
-            ancestors,
-        };
-        async move {
-            let wrote = || {
-                metrics.registration_writes.inc();
-            };
-            registration::keep(client, &settings, inputs, registered_tx, carried_tx, wrote).await;
-        }
-    });
-    tokio::spawn(tell_ready(watches, registered, ready_tx));
+    let controllers = Controllers { client, gates, watches, tally, certificates, certificate, metrics };
+    let election = controllers.start(&args, (material_tx, material), ready_tx, stopped);
 
     tokio::select! {
         _ = terminated.recv() => {}
@@ -138,6 +85,88 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let _ = serving_tx.send(Serving::Closed);
     let _ = tokio::join!(server, admin, election);
     Ok(())
+}
+
+/// What runs beside the webhook.
+struct Controllers {
+    client: Client,
+    gates: FeatureGates,
+    watches: Watches,
+    tally: Arc<Tally>,
+    certificates: Certificates,
+    certificate: Arc<ServingCertificate>,
+    metrics: Arc<Metrics>,
+}
+
+impl Controllers {
+    /// Starts them all, and returns the one that is to be waited for: it gives the Lease back.
+    fn start(
+        self,
+        args: &RunArgs,
+        (material_tx, material): (watch::Sender<Material>, watch::Receiver<Material>),
+        ready_tx: watch::Sender<Result<(), String>>,
+        stopped: watch::Receiver<bool>,
+    ) -> JoinHandle<()> {
+        let Self { client, gates, watches, tally, certificates, certificate, metrics } = self;
+        let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let (registered_tx, registered) = watch::channel(Registered::default());
+        let (carried_tx, carried) = watch::channel(Carried::default());
+        let election = tokio::spawn({
+            let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
+            async move { leadership::campaign(client, &namespace, &identity, leadership_tx, stopped).await }
+        });
+        tokio::spawn({
+            let leadership = leadership.clone();
+            async move { certificates.keep(material_tx, leadership).await }
+        });
+        tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
+        let (ancestors_tx, ancestors) = watch::channel(Ancestors::default());
+        if gates.cascade_protection {
+            let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
+            tokio::spawn(watch_ancestors(
+                client.clone(),
+                discovery,
+                policies,
+                leading(leadership.clone()),
+                ancestors_tx,
+            ));
+        }
+        tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+        tokio::spawn(protections::keep_status(
+            client.clone(),
+            protections::Inputs {
+                leadership: leadership.clone(),
+                policies: watches.policies.clone(),
+                discovery: watches.discovery.clone(),
+                carried,
+            },
+        ));
+        tokio::spawn({
+            let (client, tally, policies) = (client.clone(), tally.clone(), watches.policies.clone());
+            async move { protections::keep_counts(client, &tally, policies).await }
+        });
+        tokio::spawn({
+            let (client, settings, metrics) =
+                (client.clone(), registration_settings(args, gates), metrics.clone());
+            let inputs = Inputs {
+                leadership,
+                material,
+                eviction_namespaces: watches.eviction_namespaces.clone(),
+                policies: watches.policies.clone(),
+                discovery: watches.discovery.clone(),
+                ancestors,
+            };
+            async move {
+                let wrote = || {
+                    metrics.registration_writes.inc();
+                };
+                registration::keep(client, &settings, inputs, registered_tx, carried_tx, wrote).await;
+            }
+        });
+        tokio::spawn(tell_ready(watches, registered, ready_tx));
+
+        election
+    }
 }
 
 /// What is watched on every replica. Each is `None` until it has listed.

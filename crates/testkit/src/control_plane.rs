@@ -27,6 +27,7 @@ pub struct ControlPlane {
     etcd: Process,
     apiserver: Process,
     apiserver_args: Vec<String>,
+    etcd_port: u16,
     others: Vec<Process>,
 }
 
@@ -62,6 +63,7 @@ impl ControlPlane {
             etcd,
             apiserver,
             apiserver_args,
+            etcd_port,
             others: Vec::new(),
         };
         plane.write_kubeconfig(&plane.kubeconfig(), "admin", Some("system:masters"))?;
@@ -107,6 +109,35 @@ impl ControlPlane {
         let config =
             Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(unreadable)?;
         Client::try_from(config).map_err(TestkitError::api("making a client"))
+    }
+
+    /// Starts Kubernetes' sample of an aggregated API server, which serves `flunders.wardle.example.com`, and
+    /// returns the manifests that register it.
+    pub fn start_sample_apiserver(&mut self) -> Result<String, TestkitError> {
+        let port = free_port()?;
+        let kubeconfig = self.kubeconfig();
+        let args = [
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--cert-dir={}", self.folder.join("pki").join("sample-apiserver").display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--authentication-kubeconfig={}", kubeconfig.display()),
+            format!("--authorization-kubeconfig={}", kubeconfig.display()),
+        ];
+        let logs = self.folder.join("logs");
+        let process =
+            Process::start("sample-apiserver", &self.assets.binary("sample-apiserver"), &args, &logs)?;
+        self.others.push(process);
+        let service = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "sample-apiserver", "namespace": "kube-system"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"}});
+        let api_service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v1alpha1.wardle.example.com"},
+            "spec": {"group": "wardle.example.com", "version": "v1alpha1", "insecureSkipTLSVerify": true,
+                "groupPriorityMinimum": 1000, "versionPriority": 15,
+                "service": {"name": "sample-apiserver", "namespace": "kube-system", "port": port}}});
+        Ok(format!("{service}\n---\n{api_service}\n"))
     }
 
     /// Kills the API server and starts it again, on the same address and data.
@@ -289,7 +320,6 @@ fn apiserver_args(
         "--requestheader-username-headers=X-Remote-User".into(),
         format!("--proxy-client-cert-file={}", front_proxy.certificate.display()),
         format!("--proxy-client-key-file={}", front_proxy.key.display()),
-        "--enable-aggregator-routing".into(),
     ])
 }
 

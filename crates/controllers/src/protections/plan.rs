@@ -6,6 +6,9 @@ use palisade_cluster::{Discovery, Policy};
 
 use crate::registration::{Carried, Resolution};
 
+/// The condition that says that somebody else must ask us.
+const AGGREGATED: &str = "Aggregated";
+
 /// The status that follows from what is known, with what was counted left as it is.
 pub(super) fn status(
     old: &Status,
@@ -53,6 +56,15 @@ pub(super) fn status(
         let reason = if resolution.unserved.is_empty() { "CannotMatch" } else { "NotServed" };
         set("Resolved", false, reason, wrong.join("; "));
     }
+    if !resolution.aggregated.is_empty() {
+        let message = format!(
+            "{}: served by another API server, which asks about deletions only if it runs admission webhooks itself; one \
+             that runs none can't be guarded",
+            join(&resolution.aggregated)
+        );
+        set(AGGREGATED, true, "AnotherServer", message);
+    }
+    status.conditions.retain(|condition| condition.r#type != AGGREGATED || !resolution.aggregated.is_empty());
     status.rules = rules.len();
     status.kinds = resolution.kinds.into_iter().collect();
     status
@@ -137,6 +149,28 @@ mod tests {
         assert_eq!((resolved.status.as_str(), resolved.reason.as_str()), ("False", "NotServed"));
         assert!(resolved.message.contains("Widget of example.com"));
         assert_eq!(status.rules, 1);
+    }
+
+    #[test]
+    fn a_kind_that_another_server_serves_is_named() {
+        let served = palisade_cluster::Served {
+            group: "example.com".into(),
+            version: "v1".into(),
+            kind: "Widget".into(),
+            plural: "widgets".into(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced: true,
+            listable: true,
+            watchable: true,
+        };
+        let aggregated = ["example.com".to_owned()].into();
+        let discovery = Discovery { resources: vec![served], aggregated, ..Discovery::default() };
+        let now = Timestamp::UNIX_EPOCH;
+        let status = status(&Status::default(), "sample", &policy(1), &discovery, &Carried::default(), now);
+        assert!(condition(&status, "Aggregated").message.starts_with("widgets.example.com: "));
+        let later = planned(&status, &policy(1), &Carried::default(), 10);
+        assert!(later.conditions.iter().all(|condition| condition.r#type != "Aggregated"), "no longer");
     }
 
     #[test]

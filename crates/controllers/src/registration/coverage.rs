@@ -41,6 +41,8 @@ pub struct Resolution {
     pub unserved: BTreeSet<String>,
     /// `Node in namespace "shop"`: a namespace for what has none.
     pub impossible: BTreeSet<String>,
+    /// `flunders.wardle.example.com`: served by another API server.
+    pub aggregated: BTreeSet<String>,
 }
 
 impl Coverage {
@@ -128,6 +130,9 @@ impl Resolution {
                     resolution.impossible.insert(format!("{kind} has no namespace"));
                 }
                 Some(served) => {
+                    if discovery.aggregated.contains(group) {
+                        resolution.aggregated.insert(served.resource());
+                    }
                     resolution.kinds.insert(served.resource());
                 }
             }
@@ -164,7 +169,7 @@ mod tests {
             served("", "ConfigMap", "configmaps", true),
             served("apps", "Deployment", "deployments", true),
         ];
-        Discovery { resources, unreachable: Vec::new() }
+        Discovery { resources, ..Discovery::default() }
     }
 
     fn rules(selectors: &Value) -> Vec<Rule> {

@@ -340,3 +340,68 @@ fn protections_survive_a_restart_of_everything() {
         lift(cluster, &ns).await;
     });
 }
+
+#[test]
+fn objects_of_an_aggregated_api_are_protected_too() {
+    alone(async |cluster| {
+        let manifests = cluster.plane.start_sample_apiserver().expect("started");
+        cluster.apply(&manifests).await;
+        cluster
+            .must("wait apiservice/v1alpha1.wardle.example.com --for=condition=Available --timeout=60s")
+            .await;
+        let ns = cluster.namespace().await;
+        cluster.eventually(&format!("get flunders.wardle.example.com -n {ns}")).await;
+        for name in ["labelled", "ruled", "free"] {
+            let flunder = format!(
+                "{{apiVersion: wardle.example.com/v1alpha1, kind: Flunder, metadata: {{name: {name}, namespace: {ns}}}}}"
+            );
+            cluster.apply(&flunder).await;
+        }
+        cluster
+            .must(&format!(
+                "label flunders.wardle.example.com labelled -n {ns} policy.kruise.io/delete-protection=Always"
+            ))
+            .await;
+        let delete = |name: &str| format!("delete flunders.wardle.example.com {name} -n {ns}");
+        let said = cluster.kubectl(&delete("labelled")).await;
+        denied(
+            &said,
+            "Forbidden",
+            &format!("flunder.wardle.example.com \"{ns}/labelled\" is protected from deletion"),
+        );
+        protect(
+            cluster,
+            "flunders",
+            "{protectedResources: [{resourceSelector: [{apiVersion: wardle.example.com/v1alpha1, kind: Flunder}], resourceNames: [ruled]}]}",
+        )
+        .await;
+        denied(
+            &cluster.kubectl(&delete("ruled")).await,
+            "Forbidden",
+            "ResourceDeletionProtection \"flunders\"",
+        );
+        let condition = "get rdp flunders -o jsonpath={.status.conditions[?(@.type=='Aggregated')].message}";
+        cluster
+            .eventually_prints(condition, |text| {
+                text.contains("flunders.wardle.example.com: served by another API server")
+            })
+            .await;
+        // Its namespace is guarded with it.
+        let said = cluster.kubectl(&format!("delete namespace {ns} --wait=false")).await;
+        denied(&said, "Forbidden", &format!("flunder.wardle.example.com \"{ns}/labelled\""));
+        cluster.must(&delete("free")).await;
+
+        cluster.must("delete rdp flunders").await;
+        cluster
+            .must(&format!(
+                "label flunders.wardle.example.com labelled -n {ns} policy.kruise.io/delete-protection-"
+            ))
+            .await;
+        let gone = palisade_testkit::wait_until(SOON, || async {
+            cluster.kubectl(&format!("delete namespace {ns} --wait=false")).await.ok
+        });
+        assert!(gone.await);
+        cluster.must(&format!("wait namespace/{ns} --for=delete --timeout=60s")).await;
+        cluster.must("delete apiservice v1alpha1.wardle.example.com").await;
+    });
+}
