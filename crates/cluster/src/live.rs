@@ -114,6 +114,13 @@ impl World for LiveWorld {
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
+    async fn is_terminating(&self, namespace: &str) -> bool {
+        let path = format!("/api/v1/namespaces/{}", segment(namespace));
+        let asked =
+            async { self.client.request::<Item>(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
+        self.in_time(asked).await.is_ok_and(|namespace| !namespace.is_staying())
+    }
+
     async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
         let mut all = BTreeMap::new();
         let mut next = Some(String::new());

@@ -68,7 +68,13 @@ async fn judge(
     if subject.is_already_going() || settings.owns_subject(subject) {
         return Verdict::allow();
     }
-    Verdict::new(subject, guards::ask(subject, review, world, settings).await)
+    let mut verdict = Verdict::new(subject, guards::ask(subject, review, world, settings).await);
+    if let (false, Some(namespace)) = (verdict.is_allowed(), subject.namespace())
+        && world.is_terminating(namespace).await
+    {
+        verdict.awaited_by = Some(namespace.to_owned());
+    }
+    verdict
 }
 
 impl Settings {

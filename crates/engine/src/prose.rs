@@ -24,6 +24,9 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
     let verb = if known { "is" } else { "may be" };
     let mut text = format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; "));
+    if let Some(namespace) = &verdict.awaited_by {
+        text.extend([" Namespace \"", namespace, "\" is terminating, and waits for it."]);
+    }
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
     let steps: Option<Vec<&str>> = verdict.findings.iter().map(first_step).collect();
     if let Some(step) = steps.as_ref().and_then(|steps| steps.first()) {

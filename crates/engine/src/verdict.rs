@@ -18,6 +18,8 @@ pub struct Verdict {
     pub warnings: Vec<Warning>,
     /// The protections that the deletion concerns, whatever they do about it.
     pub matched: Vec<Matched>,
+    /// The namespace that is terminating, and waits for what was refused to go.
+    pub awaited_by: Option<String>,
 }
 
 /// What the guards found.
@@ -231,7 +233,13 @@ pub enum Warning {
 
 impl Verdict {
     pub fn allow() -> Self {
-        Self { about: None, findings: Vec::new(), warnings: Vec::new(), matched: Vec::new() }
+        Self {
+            about: None,
+            findings: Vec::new(),
+            warnings: Vec::new(),
+            matched: Vec::new(),
+            awaited_by: None,
+        }
     }
 
     pub(crate) fn new(subject: &Subject<'_>, found: Found) -> Self {
@@ -239,7 +247,7 @@ impl Verdict {
         if findings.is_empty() && warnings.is_empty() && matched.is_empty() {
             return Self::allow();
         }
-        Self { about: Some(About::new(subject)), findings, warnings, matched }
+        Self { about: Some(About::new(subject)), findings, warnings, matched, awaited_by: None }
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {

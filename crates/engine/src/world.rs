@@ -31,6 +31,11 @@ pub trait World: Sync {
         namespace: &str,
     ) -> impl Future<Output = Answer<BTreeMap<String, String>>> + Send;
 
+    /// Whether a namespace is terminating. Only a refusal's words depend on it, so not knowing is no.
+    fn is_terminating(&self, _namespace: &str) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
     /// The labels of every namespace.
     fn all_namespace_labels(
         &self,

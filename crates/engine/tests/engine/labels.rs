@@ -326,6 +326,17 @@ fn what_is_already_going_may_always_go() {
 }
 
 #[test]
+fn a_refusal_in_a_terminating_namespace_says_what_waits() {
+    let message =
+        prose::refusal(&delete("ConfigMap", &in_namespace("going", "c", ALWAYS, "{}"), &Given::default()))
+            .unwrap();
+    assert!(
+        message.contains("=Always. Namespace \"going\" is terminating, and waits for it. To lift it: "),
+        "{message}"
+    );
+}
+
+#[test]
 fn palisades_own_namespace_and_what_is_in_it_are_never_refused() {
     allowed(&delete("Namespace", &labelled("palisade-system", ALWAYS), &Given::default()));
     allowed(&delete("ConfigMap", &in_namespace("palisade-system", "a", ALWAYS, "{}"), &Given::default()));

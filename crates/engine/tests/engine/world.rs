@@ -67,6 +67,9 @@ impl World for Given {
             .cloned()
             .ok_or_else(|| Unknown::new("the labels of its namespace", "not found"))
     }
+    async fn is_terminating(&self, namespace: &str) -> bool {
+        namespace == "going"
+    }
     async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
         Ok(self.namespaces.clone())
     }

@@ -71,6 +71,23 @@ fn what_is_already_going_does_not_hold_a_namespace() {
 }
 
 #[test]
+fn a_protected_object_in_a_terminating_namespace_stays_and_says_what_waits() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        cluster.must(&format!("create configmap late -n {ns}")).await;
+        cluster.pod(&ns, "p").await;
+        // Pods go first, and take their time: the rest is still there when it is protected.
+        cluster.must(&format!("delete namespace {ns} --wait=false")).await;
+        cluster.must(&format!("label configmap late -n {ns} {LABEL}=Always")).await;
+        cluster.must(&format!("delete pod p -n {ns} --grace-period=1")).await;
+        let said = cluster.kubectl(&format!("delete configmap late -n {ns}")).await;
+        denied(&said, "Forbidden", &format!("Namespace \"{ns}\" is terminating, and waits for it."));
+        allowed(&cluster.shell(&lifting(&said)).await);
+        cluster.must(&format!("wait namespace/{ns} --for=delete --timeout=80s")).await;
+    });
+}
+
+#[test]
 fn a_definition_with_a_protected_custom_resource_stays() {
     shared(async |cluster| {
         let crd = "widgets.doomed.example.com";
