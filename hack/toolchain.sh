@@ -15,7 +15,7 @@ command -v setpriv >/dev/null || packages+=(util-linux)
 command -v flock >/dev/null || packages+=(util-linux)
 [ ${#packages[@]} -eq 0 ] || need_debian "${packages[@]}"
 
-command -v cargo >/dev/null || { say "no cargo on the PATH: install Rust 1.89 or newer (rustup.rs)"; exit 1; }
+command -v cargo >/dev/null || { say "no cargo on the PATH: install Rust 1.89 or newer"; exit 1; }
 for component in fmt clippy; do
   cargo "$component" --version >/dev/null 2>&1 && continue
   command -v rustup >/dev/null || { say "cargo $component is missing, and there is no rustup to add it"; exit 1; }

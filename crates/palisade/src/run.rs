@@ -121,7 +121,7 @@ impl Controllers {
         });
         tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
         let (ancestors_tx, ancestors) = watch::channel(Ancestors::default());
-        if gates.cascade_protection {
+        if gates.resources_deletion_protection && gates.cascade_protection {
             let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
             tokio::spawn(watch_ancestors(
                 client.clone(),

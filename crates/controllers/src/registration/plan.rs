@@ -67,12 +67,12 @@ pub struct Wanted<'a> {
 /// All webhooks, in a fixed order.
 pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
+    if !wanted.gates.resources_deletion_protection {
+        return webhooks;
+    }
     if wanted.gates.cascade_protection {
         webhooks.push(wanted.cascade());
         webhooks.extend(wanted.owners());
-    }
-    if !wanted.gates.resources_deletion_protection {
-        return webhooks;
     }
     webhooks.extend([
         wanted.labelled("delete-protection", &[requirement(marks::DELETE_PROTECTION, "Exists", &[])]),
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_gate_that_is_off_registers_nothing() {
-        let off = FeatureGates { resources_deletion_protection: false, cascade_protection: false };
+        let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
         assert!(planned_for(&Endpoint::Url(URL.to_owned()), &["shop"], off).is_empty());
     }
 

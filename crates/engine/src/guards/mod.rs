@@ -17,11 +17,13 @@ pub(crate) async fn ask(
     settings: &Settings,
 ) -> Found {
     let mut found = Found::default();
-    if settings.gates.resources_deletion_protection {
+    let gates = settings.gates;
+    if gates.resources_deletion_protection {
         labels::ask(subject, world, &mut found).await;
         protections::ask(subject, &review.user, world, &mut found).await;
     }
-    if settings.gates.cascade_protection {
+    // Where nothing is protected, nothing is guarded with it.
+    if gates.resources_deletion_protection && gates.cascade_protection {
         cascade::ask(subject, review, world, &mut found).await;
     }
     found

@@ -141,9 +141,13 @@ fn our_own_definitions_stay_while_there_are_objects_of_them() {
 }
 
 #[test]
-fn the_gate_switches_it_off() {
-    let mut settings = settings();
-    settings.gates.cascade_protection = false;
+fn its_gate_and_that_of_the_protections_switch_it_off() {
     let world = holding(vec![("ConfigMap", in_namespace("shop", "kept", ALWAYS, "{}"))]);
-    allowed(&delete_with("Namespace", &labelled("shop", ""), &world, &settings));
+    let mut cascade_off = settings();
+    cascade_off.gates.cascade_protection = false;
+    let mut all_off = settings();
+    all_off.gates.resources_deletion_protection = false;
+    for settings in [cascade_off, all_off] {
+        allowed(&delete_with("Namespace", &labelled("shop", ""), &world, &settings));
+    }
 }

