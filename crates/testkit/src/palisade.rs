@@ -125,11 +125,16 @@ impl Palisade {
         Ok(revived)
     }
 
-    /// Waits until every replica says that it is ready.
-    pub async fn wait_ready(&self) -> Result<(), TestkitError> {
-        for replica in &self.replicas {
-            if !wait_until(PATIENCE, || is_ready(replica.admin)).await {
-                return Err(replica.process.not_up("did not become ready"));
+    /// Waits until every replica says that it is ready; one that has ended never will.
+    pub async fn wait_ready(&mut self) -> Result<(), TestkitError> {
+        for replica in &mut self.replicas {
+            let (admin, process) = (replica.admin, &mut replica.process);
+            let ready = wait_until(PATIENCE, || {
+                let ended = process.has_ended();
+                async move { ended || is_ready(admin).await }
+            });
+            if !ready.await || process.has_ended() {
+                return Err(process.not_up("did not become ready"));
             }
         }
         Ok(())
