@@ -23,6 +23,11 @@ pub const ALWAYS: &str = "Always";
 /// The value of [`DELETE_PROTECTION`] that protects what still has dependents.
 pub const CASCADING: &str = "Cascading";
 
+/// The label selectors that show every object whose label may always protect it. One selector cannot say "or".
+pub fn protecting_selectors() -> [String; 2] {
+    [DELETE_PROTECTION.to_owned(), format!("{DELETION_PROTECTED}={ALWAYS}")]
+}
+
 /// How strongly a mark protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

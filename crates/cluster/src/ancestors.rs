@@ -214,8 +214,7 @@ fn wanted(discovery: &Discovery, rules: &Rules) -> Vec<Watched> {
             wanted.insert(watched(None));
             continue;
         }
-        wanted.insert(watched(Some(marks::DELETE_PROTECTION.to_owned())));
-        wanted.insert(watched(Some(format!("{}={}", marks::DELETION_PROTECTED, marks::ALWAYS))));
+        wanted.extend(marks::protecting_selectors().map(|selector| watched(Some(selector))));
         if cascade_of(&group, &kind) == Some(Cascade::Workload) {
             let key = marks::DISABLE_CASCADING_DELETION;
             wanted.insert(watched(Some(format!("{key},{key}!=false"))));

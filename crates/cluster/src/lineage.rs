@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use palisade_engine::{Doomed, Object, OwnerRef};
 
 use crate::discovery::Discovery;
-use crate::live::{LiveWorld, METADATA, NoAnswer, get, segment};
+use crate::live::{LiveWorld, METADATA, NoAnswer, segment};
 
 /// Ownership that goes further up than this is taken for a circle.
 const DEEPEST: usize = 20;
@@ -84,16 +84,11 @@ impl Lineage<'_> {
         let known = match owner_path(self.discovery, namespace, owner) {
             // A kind that is not served owns nothing any more.
             None => Known::Absent,
-            Some(path) => {
-                let asked = async {
-                    self.world.client.request_text(get(&path, METADATA)?).await.map_err(NoAnswer::from)
-                };
-                match self.world.in_time(asked).await {
-                    Ok(text) => known(&text, owner)?,
-                    Err(why) if why.code == 404 => Known::Absent,
-                    Err(why) => return Err(why),
-                }
-            }
+            Some(path) => match self.world.ask(&path, METADATA).await {
+                Ok(text) => known(&text, owner)?,
+                Err(why) if why.code == 404 => Known::Absent,
+                Err(why) => return Err(why),
+            },
         };
         self.known.insert(owner.uid.clone(), known.clone());
         Ok(known)

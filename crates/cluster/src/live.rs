@@ -76,8 +76,7 @@ impl World for LiveWorld {
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
             segment(&format!("{plural}.{group}"))
         );
-        let asked = async { self.client.request_text(get(&name, METADATA)?).await.map_err(NoAnswer::from) };
-        match self.in_time(asked).await {
+        match self.ask(&name, METADATA).await {
             Ok(_) => {}
             Err(why) if why.code == 404 => return Ok(Census::NONE),
             Err(why) => return Err(Unknown::new("its custom resources", why.text)),
@@ -106,19 +105,13 @@ impl World for LiveWorld {
     }
 
     async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
-        let path = format!("/api/v1/namespaces/{}", segment(namespace));
-        let asked =
-            async { self.client.request::<Item>(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
-        let answer = self.in_time(asked).await;
+        let answer = self.namespace(namespace).await;
         let namespace = answer.map_err(|why| Unknown::new("the labels of its namespace", why.text))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
     async fn is_terminating(&self, namespace: &str) -> bool {
-        let path = format!("/api/v1/namespaces/{}", segment(namespace));
-        let asked =
-            async { self.client.request::<Item>(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
-        self.in_time(asked).await.is_ok_and(|namespace| !namespace.is_staying())
+        self.namespace(namespace).await.is_ok_and(|namespace| !namespace.is_staying())
     }
 
     async fn all_namespace_labels(&self) -> Answer<BTreeMap<String, BTreeMap<String, String>>> {
@@ -144,8 +137,7 @@ impl World for LiveWorld {
 
     async fn pod(&self, namespace: &str, name: &str) -> Answer<Option<String>> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(name));
-        let asked = async { self.client.request_text(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
-        match self.in_time(asked).await {
+        match self.ask(&path, METADATA).await {
             Ok(pod) => Ok(Some(pod)),
             Err(why) if why.code == 404 => Ok(None),
             Err(why) => Err(Unknown::new("its labels", why.text)),
@@ -182,6 +174,19 @@ impl LiveWorld {
                 }
             }
         }
+    }
+
+    /// The metadata of a namespace.
+    async fn namespace(&self, name: &str) -> Result<Item, NoAnswer> {
+        let path = format!("/api/v1/namespaces/{}", segment(name));
+        let asked = async { self.client.request(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
+        self.in_time(asked).await
+    }
+
+    /// The text of an answer.
+    pub(crate) async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
+        let asked = async { self.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
+        self.in_time(asked).await
     }
 
     async fn page<T: DeserializeOwned>(

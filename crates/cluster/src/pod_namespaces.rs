@@ -84,8 +84,7 @@ impl PodNamespaces {
 /// Watches the labels that can protect a pod, for ever, and publishes the namespaces in which one does:
 /// `None` until every watch has listed.
 pub async fn watch_protected_pods(client: Client, namespaces: watch::Sender<Option<BTreeSet<String>>>) {
-    let selectors =
-        [marks::DELETE_PROTECTION.to_owned(), format!("{}={}", marks::DELETION_PROTECTED, marks::ALWAYS)];
+    let selectors = marks::protecting_selectors();
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client);
     let mut indices: Vec<PodNamespaces> = selectors.iter().map(|_| PodNamespaces::default()).collect();
     let mut events = select_all(selectors.iter().enumerate().map(|(number, selector)| {

@@ -18,7 +18,7 @@ use palisade_engine::{
 
 use crate::discovery::{Discovery, Served, discover};
 use crate::lineage::Lineage;
-use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, get, page_uri, segment};
+use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri, segment};
 
 /// Lists that are under way at once.
 const AT_ONCE: usize = 32;
@@ -72,7 +72,7 @@ async fn in_kinds(
     let mut searches = Vec::new();
     for served in &discovery.resources {
         if served.listable && (served.namespaced || namespace.is_none()) {
-            searches.push(KindSearch { world, served, namespace, judge }.run());
+            searches.push(KindSearch { world, served, namespace, judge, must_be_served: false }.run());
         }
     }
     let mut answers = stream::iter(searches).buffer_unordered(AT_ONCE);
@@ -99,6 +99,7 @@ async fn in_kinds(
 
 async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<'_>) -> Answer<Search> {
     let mut reasons = Vec::new();
+    let mut answered = false;
     for version in &definition.served_versions {
         let served = Served {
             group: definition.group.clone(),
@@ -107,14 +108,23 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
             plural: definition.plural.clone(),
             singular: String::new(),
             short_names: Vec::new(),
-            namespaced: false,
+            // A path without a namespace shows all, and an object that has none is read without one.
+            namespaced: true,
             listable: true,
             watchable: true,
         };
-        match (KindSearch { world, served: &served, namespace: None, judge }).run().await {
+        let search = KindSearch { world, served: &served, namespace: None, judge, must_be_served: true };
+        match search.run().await {
             Ok(found) => return Ok(Search { found, unreachable: Vec::new() }),
-            Err(why) => reasons.push(format!("{version}: {}", why.text)),
+            Err(why) => {
+                answered |= why.code != 404;
+                reasons.push(format!("{version}: {}", why.text));
+            }
         }
+    }
+    // Not served, and never said to be: there is nothing of it.
+    if !answered && !definition.established {
+        return Ok(Search::default());
     }
     Err(Unknown::new("which of its custom resources are protected", reasons.join("; ")))
 }
@@ -125,6 +135,8 @@ struct KindSearch<'a> {
     served: &'a Served,
     namespace: Option<&'a str>,
     judge: Judge<'a>,
+    /// Whether "not found" is no answer: the definition says that the kind is served.
+    must_be_served: bool,
 }
 
 impl KindSearch<'_> {
@@ -138,9 +150,7 @@ impl KindSearch<'_> {
             return Ok(found);
         }
         found.clear();
-        for selector in
-            [marks::DELETE_PROTECTION.to_owned(), format!("{}={}", marks::DELETION_PROTECTED, marks::ALWAYS)]
-        {
+        for selector in marks::protecting_selectors() {
             self.pages(&[("labelSelector", &selector)], String::new(), &mut found).await?;
         }
         found.dedup_by(|one, other| one.about == other.about);
@@ -178,7 +188,7 @@ impl KindSearch<'_> {
             self.judge_page(&text, found).map_err(|error| NoAnswer::new(error.to_string()))?;
         for (namespace, name) in closer {
             let object = format!("{}/{}", self.served.path(namespace.as_deref()), segment(&name));
-            let text = match self.ask(&object, WHOLE).await {
+            let text = match self.world.ask(&object, WHOLE).await {
                 Ok(text) => text,
                 Err(why) if why.code == 404 => continue,
                 Err(why) => return Err(why),
@@ -226,11 +236,12 @@ impl KindSearch<'_> {
     /// A page of metadata; `None` if the kind is not served, or not to be listed.
     async fn list(&self, uri: &str) -> Result<Option<String>, NoAnswer> {
         loop {
-            match self.ask(uri, METADATA_LIST).await {
+            match self.world.ask(uri, METADATA_LIST).await {
                 Ok(text) => return Ok(Some(text)),
-                Err(why) if matches!(why.code, 404 | 405) => return Ok(None),
+                Err(why) if why.code == 404 && !self.must_be_served => return Ok(None),
+                Err(why) if why.code == 405 => return Ok(None),
                 // An aggregated API server that knows no metadata-only lists.
-                Err(why) if why.code == 406 => return self.ask(uri, WHOLE).await.map(Some),
+                Err(why) if why.code == 406 => return self.world.ask(uri, WHOLE).await.map(Some),
                 Err(why) if why.code == 429 && why.text.contains("initializing") => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -248,10 +259,5 @@ impl KindSearch<'_> {
                 )));
             }
         }
-    }
-
-    async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
-        let asked = async { self.world.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
-        self.world.in_time(asked).await
     }
 }

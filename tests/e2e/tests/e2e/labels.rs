@@ -356,6 +356,13 @@ async fn kruise(cluster: &Cluster, kind: &'static str, plural: &str, versions: &
                  spec: {{replicas: 2}}}}"
             )
         };
+        // One that cascades guards its definition, too, while it has replicas.
+        let ns = cluster.namespace().await;
+        cluster.apply(&manifest(&ns)).await;
+        cluster.must(&format!("label {resource} web -n {ns} {LABEL}=Cascading")).await;
+        let said = cluster.kubectl(&format!("delete crd {resource} --dry-run=server")).await;
+        denied(&said, "Forbidden", &format!("\"{ns}/web\" (label {LABEL}=Cascading, and it has 2 replicas)"));
+        cluster.must(&format!("label {resource} web -n {ns} {LABEL}-")).await;
         keeps_a_workload_while_it_has_replicas(cluster, &resource, manifest).await;
     }
 }
