@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use palisade_api::protection::Action;
+use palisade_cluster::budgets::Entry;
 use palisade_engine::{Code, Guard, Verdict};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -20,6 +21,9 @@ pub struct Metrics {
     rejected: Family<Why, Counter>,
     matched: Family<ByAction, Counter>,
     durations: Histogram,
+    reservations: Family<Outcome, Counter>,
+    ledger_writes: Counter,
+    ledger_conflicts: Counter,
     pub connections: Gauge,
     pub leader: Gauge,
     pub registration_writes: Counter,
@@ -58,6 +62,7 @@ struct Why {
 const ALLOWED: &str = "allowed";
 const WARNED: &str = "warned";
 const REFUSED: &str = "refused";
+const RESERVED: &str = "reserved";
 
 /// Why a request was no review that could be decided.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +117,9 @@ impl Default for Metrics {
             rejected: Family::default(),
             matched: Family::default(),
             durations,
+            reservations: Family::default(),
+            ledger_writes: Counter::default(),
+            ledger_conflicts: Counter::default(),
             connections: Gauge::default(),
             leader: Gauge::default(),
             registration_writes: Counter::default(),
@@ -124,6 +132,9 @@ impl Default for Metrics {
             rejected,
             matched,
             durations,
+            reservations,
+            ledger_writes,
+            ledger_conflicts,
             connections,
             leader,
             registration_writes,
@@ -150,6 +161,21 @@ impl Default for Metrics {
             "Deletions that a ResourceDeletionProtection concerned, by its action; dry runs aside",
             matched.clone(),
         );
+        registry.register(
+            "reservations",
+            "Pods asked of budgets, by outcome: reserved, refused; a pod of several budgets counts for each",
+            reservations.clone(),
+        );
+        registry.register(
+            "ledger_writes",
+            "Times that the status of a budget was written",
+            ledger_writes.clone(),
+        );
+        registry.register(
+            "ledger_conflicts",
+            "Times that another replica wrote the status of a budget first",
+            ledger_conflicts.clone(),
+        );
         registry.register("connections", "Open connections of API servers", connections.clone());
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
@@ -165,6 +191,9 @@ impl Default for Metrics {
         // Every series is there from the start, so that a first refusal shows as an increase.
         for outcome in [ALLOWED, WARNED, REFUSED] {
             let _ = reviews.get_or_create(&Outcome { outcome });
+        }
+        for outcome in [RESERVED, REFUSED] {
+            let _ = reservations.get_or_create(&Outcome { outcome });
         }
         for guard in Guard::ALL {
             for code in Code::ALL {
@@ -201,6 +230,19 @@ impl Metrics {
             for code in codes {
                 self.refusals.get_or_create(&ByGuard { guard: guard.name(), code }).inc();
             }
+        }
+    }
+
+    /// Counts what the ledger did.
+    pub fn entered(&self, entry: Entry) {
+        let outcome = |outcome: &'static str, count: usize| {
+            self.reservations.get_or_create(&Outcome { outcome }).inc_by(count as u64);
+        };
+        match entry {
+            Entry::Reserved(count) => outcome(RESERVED, count),
+            Entry::Refused(count) => outcome(REFUSED, count),
+            Entry::Written => drop(self.ledger_writes.inc()),
+            Entry::Conflict => drop(self.ledger_conflicts.inc()),
         }
     }
 

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use palisade_api::protection;
+use palisade_api::{budget, protection};
 use palisade_engine::json::{Cursor, Malformed};
-use palisade_engine::{Action, Kind, Object, Propagation, Review, Subject, User, Verdict, prose};
+use palisade_engine::{
+    Action, Guard, Kind, Object, Part, Propagation, Review, Subject, User, Verdict, prose,
+};
 use serde::{Deserialize, Serialize};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -171,6 +173,30 @@ impl<'a> Request<'a> {
                 }
                 Action::Evict { namespace: self.namespace, name }
             }
+            ("UPDATE", part) if self.resource == "pods" && self.group.is_empty() => {
+                let part = match part {
+                    "" => Some(Part::Whole),
+                    "status" => Some(Part::Status),
+                    "resize" => Some(Part::Resize),
+                    _ => None,
+                };
+                match (part, self.old_object, self.object) {
+                    (None, _, _) => Action::Other,
+                    (Some(part), Some(old), Some(new)) => {
+                        let new = Object::parse(new).map_err(|error| {
+                            undecidable(&format!("a pod that could not be read: {error}"))
+                        })?;
+                        Action::Update { pod: Subject { kind: Kind::POD, object: old }, new, part }
+                    }
+                    (Some(_), _, _) => return Err(undecidable("an UPDATE without object and oldObject")),
+                }
+            }
+            ("CREATE" | "UPDATE", "") if self.resource == budget::PLURAL && self.group == budget::GROUP => {
+                let object = Object::parse(self.object.unwrap_or(b"{}"))
+                    .map_err(|error| undecidable(&format!("a budget that could not be read: {error}")))?;
+                let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
+                Action::Declare { subject: Subject { kind, object } }
+            }
             ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
         };
@@ -328,7 +354,7 @@ pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
         let causes = verdict
             .findings
             .iter()
-            .map(|finding| Cause { reason: finding.guard.name(), message: prose::because(&finding.reason) });
+            .map(|finding| Cause { reason: cause(finding.guard), message: prose::because(&finding.reason) });
         Status {
             status: "Failure",
             code: code.status(),
@@ -349,6 +375,14 @@ pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
     let status = Status { status: "Failure", code, reason, message: why.to_owned(), details: None };
     let audit_annotations = BTreeMap::new();
     encode(Response { uid, allowed: false, status: Some(status), warnings: Vec::new(), audit_annotations })
+}
+
+/// The word for a cause. Whoever drains nodes looks for Kubernetes' own.
+fn cause(guard: Guard) -> &'static str {
+    match guard {
+        Guard::Budgets => "DisruptionBudget",
+        Guard::Labels | Guard::Protections | Guard::Cascade => guard.name(),
+    }
 }
 
 fn encode(response: Response<'_>) -> Vec<u8> {

@@ -10,11 +10,13 @@ pub struct FeatureGates {
     pub resources_deletion_protection: bool,
     /// What would take a protected object down is guarded with it.
     pub cascade_protection: bool,
+    /// `PodUnavailableBudget`.
+    pub pod_unavailable_budget: bool,
 }
 
 impl Default for FeatureGates {
     fn default() -> Self {
-        Self { resources_deletion_protection: true, cascade_protection: true }
+        Self { resources_deletion_protection: true, cascade_protection: true, pod_unavailable_budget: true }
     }
 }
 
@@ -29,10 +31,12 @@ pub struct FeatureGate {
 enum Gate {
     ResourcesDeletionProtection,
     CascadeProtection,
+    PodUnavailableBudget,
 }
 
 const KNOWN: &[(&str, Gate)] = &[
     ("CascadeProtection", Gate::CascadeProtection),
+    ("PodUnavailableBudget", Gate::PodUnavailableBudget),
     ("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection),
 ];
 
@@ -44,6 +48,7 @@ impl FeatureGates {
             match choice.gate {
                 Gate::ResourcesDeletionProtection => gates.resources_deletion_protection = choice.on,
                 Gate::CascadeProtection => gates.cascade_protection = choice.on,
+                Gate::PodUnavailableBudget => gates.pod_unavailable_budget = choice.on,
             }
         }
         gates
@@ -127,7 +132,8 @@ mod tests {
         assert_eq!(
             error,
             "there is no feature gate \"Resources\"; the known gates are: \
-             CascadeProtection=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
+             CascadeProtection=true|false (default true), \
+             PodUnavailableBudget=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
         );
     }
 

@@ -4,7 +4,9 @@
 //! watches. Nothing here keeps a whole object.
 
 mod ancestors;
+pub mod budgets;
 mod discovery;
+mod feed;
 mod lineage;
 mod live;
 mod pod_namespaces;
@@ -13,6 +15,6 @@ mod search;
 
 pub use ancestors::{Ancestors, watch_ancestors};
 pub use discovery::{Discovery, Served, discover, watch_discovery};
-pub use live::{Live, LiveWorld, segment};
+pub use live::{AwaitBudgets, Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};

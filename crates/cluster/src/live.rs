@@ -9,16 +9,20 @@ use std::fmt::Write;
 use std::future::Future;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use http::Request;
 use http::header::ACCEPT;
 use kube::Client;
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Subject, Unknown, World,
+    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Spent, Subject, Unknown,
+    Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
+
+use crate::budgets::Ledger;
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
@@ -32,24 +36,49 @@ pub(crate) const WHOLE: &str = "application/json";
 pub struct Live {
     client: Client,
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
+    ledger: Option<Arc<Ledger>>,
+    await_budgets: Option<AwaitBudgets>,
 }
+
+/// Waits until the API server asks about the pods of a namespace.
+pub type AwaitBudgets = Arc<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
     pub(crate) client: Client,
     pub(crate) deadline: Instant,
     protections: Arc<Protections>,
+    ledger: Option<Arc<Ledger>>,
+    await_budgets: Option<AwaitBudgets>,
 }
 
 impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
-        Self { client, protections: Arc::new(protections) }
+        Self { client, protections: Arc::new(protections), ledger: None, await_budgets: None }
+    }
+
+    /// With a ledger, budgets are spent from it; without one there are none.
+    #[must_use]
+    pub fn with_ledger(self, ledger: Arc<Ledger>) -> Self {
+        Self { ledger: Some(ledger), ..self }
+    }
+
+    /// With a way to wait for it, a budget is created only once it holds.
+    #[must_use]
+    pub fn with_await_budgets(self, await_budgets: AwaitBudgets) -> Self {
+        Self { await_budgets: Some(await_budgets), ..self }
     }
 
     /// A world whose questions are given up at `deadline`.
     pub fn until(&self, deadline: Instant) -> LiveWorld {
-        LiveWorld { client: self.client.clone(), deadline, protections: (self.protections)() }
+        LiveWorld {
+            client: self.client.clone(),
+            deadline,
+            protections: (self.protections)(),
+            ledger: self.ledger.clone(),
+            await_budgets: self.await_budgets.clone(),
+        }
     }
 }
 
@@ -135,12 +164,26 @@ impl World for LiveWorld {
         crate::search::search(self, place, judge).await
     }
 
+    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Answer<Spent> {
+        match &self.ledger {
+            Some(ledger) => ledger.spend(withdrawal, self.deadline, really).await,
+            None => Ok(Spent::Granted),
+        }
+    }
+
+    async fn await_budgets_in(&self, namespace: &str) {
+        if let Some(wait) = &self.await_budgets {
+            // A budget that holds a moment later is better than none.
+            let _ = tokio::time::timeout_at(self.deadline, wait(namespace.to_owned())).await;
+        }
+    }
+
     async fn pod(&self, namespace: &str, name: &str) -> Answer<Option<String>> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(name));
-        match self.ask(&path, METADATA).await {
+        match self.ask(&path, WHOLE).await {
             Ok(pod) => Ok(Some(pod)),
             Err(why) if why.code == 404 => Ok(None),
-            Err(why) => Err(Unknown::new("its labels", why.text)),
+            Err(why) => Err(Unknown::new("what the pod looks like", why.text)),
         }
     }
 }

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! leadership    one replica leads, by a Lease
+//! budgets       the status of PodUnavailableBudgets
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
 //! protections   the status of ResourceDeletionProtections
 //! registration  the ValidatingWebhookConfiguration, derived from what there is to guard
 //! rights        what Palisade must be allowed to do, and so what we ship as RBAC
 //! ```
 
+pub mod budgets;
 pub mod certificates;
+mod conditions;
 pub mod leadership;
 pub mod protections;
 pub mod registration;

@@ -2,7 +2,7 @@
 //!
 //! The one source of the RBAC that we ship: `palisade manifests` prints it.
 
-use palisade_api::{names, protection};
+use palisade_api::{budget, names, protection};
 use serde_json::{Value, json};
 
 /// Everything that must be there before `palisade run`: its namespace, its account and its rights.
@@ -39,6 +39,7 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         role("ClusterRole", READER, reader_rules()),
         binding("ClusterRoleBinding", READER),
         protection::definition(),
+        budget::definition(),
     ]
 }
 
@@ -76,6 +77,8 @@ fn cluster_rules() -> Value {
         rule("apiregistration.k8s.io", "apiservices", &["list", "watch"]),
         rule(protection::GROUP, protection::PLURAL, &["get", "list", "watch"]),
         rule(protection::GROUP, &format!("{}/status", protection::PLURAL), &["update"]),
+        rule(budget::GROUP, budget::PLURAL, &["get", "list", "watch"]),
+        rule(budget::GROUP, &format!("{}/status", budget::PLURAL), &["update"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
     ])
 }

@@ -12,6 +12,7 @@
 mod guards;
 pub mod json;
 mod object;
+mod pod;
 pub mod prose;
 mod protections;
 mod review;
@@ -19,12 +20,13 @@ mod verdict;
 mod world;
 
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
+pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Kind, Propagation, Review, Subject, User};
 pub use verdict::{
     About, Code, Doomed, Finding, Guard, Held, Lift, Matched, OwnerRef, Reason, Ruled, Verdict, Warning,
 };
-pub use world::{Answer, Census, Count, Judged, Place, Search, Unknown, World};
+pub use world::{Answer, Census, Count, Judged, Place, Search, Spent, Standing, Unknown, Withdrawal, World};
 
 use palisade_api::gates::FeatureGates;
 
@@ -55,6 +57,8 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
                 }
             }
         }
+        Action::Update { pod, .. } => judge(pod, review, world, settings).await,
+        Action::Declare { subject } => guards::check_policy(subject, review, world, settings).await,
         Action::Evict { .. } | Action::Other => Verdict::allow(),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use palisade_api::marks;
+use palisade_api::{budget, marks};
 use serde::Deserialize;
 
 use crate::json::{Cursor, Malformed};
@@ -24,9 +24,12 @@ pub struct Object<'a> {
 pub struct Metadata<'a> {
     pub name: Cow<'a, str>,
     pub uid: Cow<'a, str>,
+    pub resource_version: Cow<'a, str>,
     pub namespace: Option<Cow<'a, str>>,
     pub deletion_timestamp: Option<Cow<'a, str>>,
     pub owners: Vec<Owner<'a>>,
+    /// Whether its dependents are to be left alone when it goes: a finalizer says so.
+    pub orphans: bool,
     pub labels: Pairs<'a>,
     /// Those that guards read. The others are passed over: a `last-applied-configuration` can be as large as
     /// the object itself.
@@ -47,7 +50,7 @@ pub struct Owner<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-const ANNOTATIONS_READ: &[&str] = &[marks::DISABLE_CASCADING_DELETION];
+const ANNOTATIONS_READ: &[&str] = &[marks::DISABLE_CASCADING_DELETION, budget::NO_PROTECT];
 
 impl<'a> Object<'a> {
     /// Reads an object from its JSON.
@@ -71,6 +74,16 @@ impl<'a> Object<'a> {
             Ok(())
         })?;
         Ok(object)
+    }
+
+    /// The text of `spec`.
+    pub fn spec(&self) -> Option<&'a [u8]> {
+        self.spec
+    }
+
+    /// The text of `status`.
+    pub fn status(&self) -> Option<&'a [u8]> {
+        self.status
     }
 
     /// `spec.replicas` of a workload; unset means 1.
@@ -116,12 +129,17 @@ impl<'a> Metadata<'a> {
             match &*key {
                 "name" => metadata.name = value.string()?,
                 "uid" => metadata.uid = value.string()?,
+                "resourceVersion" => metadata.resource_version = value.string()?,
                 "namespace" => metadata.namespace = value.string_or_null()?,
                 "deletionTimestamp" => {
                     metadata.deletion_timestamp = value.string_or_null()?.filter(|time| !time.is_empty());
                 }
                 "ownerReferences" => value.list(|owner| {
                     metadata.owners.push(Owner::read(owner)?);
+                    Ok(())
+                })?,
+                "finalizers" => value.list(|finalizer| {
+                    metadata.orphans |= finalizer.string()? == "orphan";
                     Ok(())
                 })?,
                 "labels" => metadata.labels = Pairs::read(value, |_| true)?,

@@ -7,8 +7,9 @@ use std::borrow::Cow;
 
 use palisade_api::marks::{Mark, Mode, Place};
 
-use crate::verdict::{About, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
-use crate::world::{Census, Unknown};
+use crate::pod::Loss;
+use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
+use crate::world::{Census, Standing, Unknown};
 
 /// How many names a message lists before it says how many more there are.
 pub const NAMES_SHOWN: usize = 5;
@@ -23,12 +24,21 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     // Where not even a mark was seen, nobody knows.
     let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
     let verb = if known { "is" } else { "may be" };
-    let mut text = format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; "));
+    let mut text = match only_loss(verdict) {
+        _ if verdict.code() == Some(Code::Invalid) => {
+            format!("{} is refused: {}", subject(about), because.join("; "))
+        }
+        Some(loss) => {
+            format!("{} has to stay available ({}): {}.", subject(about), losing(loss), because.join("; "))
+        }
+        None => format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; ")),
+    };
     if let Some(namespace) = &verdict.awaited_by {
         text.extend([" Namespace \"", namespace, "\" is terminating, and waits for it."]);
     }
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
-    let steps: Option<Vec<&str>> = verdict.findings.iter().map(first_step).collect();
+    let steps: Option<Vec<String>> =
+        verdict.findings.iter().map(|finding| first_step(about, finding)).collect();
     if let Some(step) = steps.as_ref().and_then(|steps| steps.first()) {
         text.push(' ');
         text.push_str(step);
@@ -70,7 +80,16 @@ pub fn because(reason: &Reason) -> String {
         Reason::Own(held) => {
             format!("every protection that it defines would vanish: it has {}", holding(held))
         }
-        Reason::Unreadable(unknown) => not_known(unknown),
+        Reason::Spent(_, standing) => {
+            let Standing { budget, allowed, available, desired, total } = standing;
+            let (allowed, pods) = (allowed.max(&0), if *allowed == 1 { "pod" } else { "pods" });
+            format!(
+                "budget \"{budget}\" allows {allowed} more unavailable {pods} now ({available} available, \
+                 {desired} desired, {total} total)"
+            )
+        }
+        Reason::Invalid(why) => why.clone(),
+        Reason::SpentUnknown(_, unknown) | Reason::Unreadable(unknown) => not_known(unknown),
     }
 }
 
@@ -126,6 +145,10 @@ pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> 
         let (keys, key) = match lift {
             Lift::RemoveLabel(key) => (&mut labels, key),
             Lift::RemoveAnnotation(key) => (&mut annotations, key),
+            Lift::SetAnnotation(key, value) => {
+                others.push(annotate_command(about, key, value));
+                continue;
+            }
             Lift::Command(command) => {
                 others.push(command.clone());
                 continue;
@@ -166,6 +189,11 @@ pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> 
 /// Whether kubectl would take a name for one, and not for a flag or a change of labels. RBAC names may be anything.
 fn kubectl_takes(name: &str) -> bool {
     !name.starts_with('-') && !name.ends_with('-') && !name.contains('=')
+}
+
+fn annotate_command(about: &About, key: &str, value: &str) -> String {
+    let namespace = about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    format!("kubectl annotate {} {}{namespace} {key}={value}", about.kubectl_name, shell_word(&about.name))
 }
 
 /// What `kubectl label` does, for a name that it cannot take.
@@ -259,23 +287,53 @@ fn counted(census: &Census, one: &str, many: &str) -> String {
     text
 }
 
+/// The way in which a pod would be lost, where budgets are all that is in the way.
+fn only_loss(verdict: &Verdict) -> Option<&Loss> {
+    let losses: Option<Vec<&Loss>> = verdict
+        .findings
+        .iter()
+        .map(|finding| match &finding.reason {
+            Reason::Spent(loss, _) | Reason::SpentUnknown(loss, _) => Some(loss),
+            _ => None,
+        })
+        .collect();
+    losses?.first().copied()
+}
+
+fn losing(loss: &Loss) -> String {
+    match loss {
+        Loss::Deletion => "this deletes it".to_owned(),
+        Loss::Eviction => "this evicts it".to_owned(),
+        Loss::Update(field) => format!("this changes {field}, which restarts it"),
+        Loss::Resize(what) => format!("this resizes {what}, which restarts it"),
+        Loss::Gate(gate) => format!("this closes its readiness gate {gate}"),
+        Loss::HotUpgrade(label) => format!("label {label} takes it out of service"),
+    }
+}
+
 /// What makes a `Cascading` refusal go away without lifting the protection.
-fn first_step(finding: &Finding) -> Option<&'static str> {
-    match &finding.reason {
+fn first_step(about: &About, finding: &Finding) -> Option<String> {
+    let step = match &finding.reason {
         Reason::MarkedWhile(_, held) | Reason::Ruled(_, held)
             if held.iter().any(|held| matches!(held, Held::Replicas(_))) =>
         {
-            Some("Scale it to 0 first.")
+            "Scale it to 0 first.".to_owned()
         }
-        Reason::Ruled(_, held) if held.is_empty() => None,
+        Reason::Ruled(_, held) if held.is_empty() => return None,
         Reason::MarkedWhile(..) | Reason::Ruled(..) | Reason::Dooms(_) | Reason::Own(_) => {
-            Some("Delete those first.")
+            "Delete those first.".to_owned()
         }
-        Reason::MarkedUnknown(..) | Reason::RuledUnknown(..) | Reason::Unreadable(_) => {
-            Some("Try again later.")
+        Reason::Spent(_, standing) => {
+            let namespace = about.namespace.as_deref().unwrap_or_default();
+            format!("Wait until more are: kubectl get pub {} -n {namespace} -w.", standing.budget)
         }
-        Reason::Marked(_) => None,
-    }
+        Reason::MarkedUnknown(..)
+        | Reason::RuledUnknown(..)
+        | Reason::SpentUnknown(..)
+        | Reason::Unreadable(_) => "Try again later.".to_owned(),
+        Reason::Marked(_) | Reason::Invalid(_) => return None,
+    };
+    Some(step)
 }
 
 /// A name as one word of a shell. RBAC names may hold nearly anything.

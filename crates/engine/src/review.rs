@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::object::Object;
+use crate::pod::Part;
 
 /// One question: may this happen?
 #[derive(Debug)]
@@ -41,6 +42,10 @@ pub enum Action<'a> {
     Delete(Subject<'a>),
     /// A pod is evicted. The request carries its name only.
     Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
+    /// A pod is changed, in place.
+    Update { pod: Subject<'a>, new: Object<'a>, part: Part },
+    /// A budget is written. Its text is read once it is known to matter.
+    Declare { subject: Subject<'a> },
     /// Something that no guard cares about.
     Other,
 }
@@ -61,12 +66,23 @@ pub struct Subject<'a> {
     pub object: Object<'a>,
 }
 
+impl User<'_> {
+    /// Whether a kubelet asks.
+    pub(crate) fn is_node(&self) -> bool {
+        self.groups.iter().any(|group| group == "system:nodes")
+    }
+}
+
 impl Kind<'static> {
     pub const POD: Self =
         Self { group: Cow::Borrowed(""), kind: Cow::Borrowed("Pod"), plural: Cow::Borrowed("pods") };
 }
 
 impl Kind<'_> {
+    pub(crate) fn is_pod(&self) -> bool {
+        self.group.is_empty() && self.kind == "Pod"
+    }
+
     pub(crate) fn is_namespace(&self) -> bool {
         self.group.is_empty() && self.kind == "Namespace"
     }

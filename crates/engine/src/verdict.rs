@@ -4,8 +4,9 @@ use palisade_api::marks::{Mark, Place};
 use palisade_api::protection::Action;
 
 use crate::object::Owner;
+use crate::pod::Loss;
 use crate::review::Subject;
-use crate::world::{Census, Unknown};
+use crate::world::{Census, Standing, Unknown};
 
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,17 +65,19 @@ pub enum Guard {
     Labels,
     Protections,
     Cascade,
+    Budgets,
 }
 
 impl Guard {
     /// Every guard there is.
-    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade];
+    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade, Self::Budgets];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Labels => "labels",
             Self::Protections => "protections",
             Self::Cascade => "cascade",
+            Self::Budgets => "budgets",
         }
     }
 }
@@ -85,17 +88,23 @@ impl Guard {
 pub enum Code {
     /// Protected: it stays until the protection is lifted.
     Forbidden,
+    /// It makes no sense.
+    Invalid,
+    /// Not now: a budget is spent.
+    TooManyRequests,
     /// We could not find out, and that never means yes.
     Unavailable,
 }
 
 impl Code {
     /// Every code there is.
-    pub const ALL: &[Self] = &[Self::Forbidden, Self::Unavailable];
+    pub const ALL: &[Self] = &[Self::Forbidden, Self::Invalid, Self::TooManyRequests, Self::Unavailable];
 
     pub fn status(self) -> u16 {
         match self {
             Self::Forbidden => 403,
+            Self::Invalid => 422,
+            Self::TooManyRequests => 429,
             Self::Unavailable => 503,
         }
     }
@@ -103,6 +112,8 @@ impl Code {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Forbidden => "Forbidden",
+            Self::Invalid => "Invalid",
+            Self::TooManyRequests => "TooManyRequests",
             Self::Unavailable => "ServiceUnavailable",
         }
     }
@@ -125,6 +136,12 @@ pub enum Reason {
     Dooms(Vec<Doomed>),
     /// It is the definition of one of Palisade's own kinds, and there are objects of it.
     Own(Held),
+    /// A budget does not allow that the pod is lost in this way now.
+    Spent(Loss, Standing),
+    /// Whether one allows it could not be found out in time.
+    SpentUnknown(Loss, Unknown),
+    /// A policy that says nothing.
+    Invalid(String),
     /// Something that decides could not be read.
     Unreadable(Unknown),
 }
@@ -203,6 +220,7 @@ impl Held {
 pub enum Lift {
     RemoveLabel(&'static str),
     RemoveAnnotation(&'static str),
+    SetAnnotation(&'static str, &'static str),
     Command(String),
     Commands(Vec<String>),
 }

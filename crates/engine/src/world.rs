@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
-use crate::object::Definition;
+use crate::object::{Definition, Metadata};
+use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::Subject;
 use crate::verdict::Doomed;
@@ -48,8 +49,50 @@ pub trait World: Sync {
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> impl Future<Output = Answer<Search>> + Send;
 
-    /// The JSON of a pod, or of its metadata; `None` if there is no such pod.
+    /// Takes a pod out of every budget that it belongs to, or tells which of them do not allow it. Unless
+    /// `really`, it only tells.
+    fn spend(
+        &self,
+        _withdrawal: &Withdrawal<'_>,
+        _really: bool,
+    ) -> impl Future<Output = Answer<Spent>> + Send {
+        async { Ok(Spent::Granted) }
+    }
+
+    /// Waits until budgets of a namespace will be asked about, since one is being created there. Nothing is lost
+    /// if that takes too long: its status says from when on it holds.
+    fn await_budgets_in(&self, _namespace: &str) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// The JSON of a pod; `None` if there is no such pod.
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+}
+
+/// A pod that would be lost, and for good reason counts as available now.
+#[derive(Clone, Debug)]
+pub struct Withdrawal<'a> {
+    pub pod: &'a Metadata<'a>,
+    pub loss: Loss,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spent {
+    Granted,
+    /// How those budgets stand that do not allow it.
+    Refused(Vec<Standing>),
+}
+
+/// How a budget stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub budget: String,
+    /// How many more pods may become unavailable.
+    pub allowed: i64,
+    pub available: i64,
+    pub desired: i64,
+    pub total: i64,
 }
 
 /// Where to search for protected objects.

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
 use palisade_api::gates::FeatureGates;
+use palisade_cluster::budgets::{Entry, Index, Ledger, keep_index, watch_budgets};
 use palisade_cluster::{
     Ancestors, Discovery, Live, Policies, watch_ancestors, watch_discovery, watch_protected_pods,
     watch_protections,
 };
+use palisade_controllers::budgets;
 use palisade_controllers::certificates::{Certificates, Material};
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
@@ -49,9 +51,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let (material_tx, material) = watch::channel(material);
 
     let watches = Watches::start(&client, gates);
+    let ledger =
+        Ledger::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
     let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
-    let live = Live::new(client.clone(), known_protections(watches.policies.clone()));
+    let live =
+        Live::new(client.clone(), known_protections(watches.policies.clone())).with_ledger(ledger.clone());
     let record = {
         let tally = tally.clone();
         move |verdict: &engine::Verdict| tally.add(verdict, jiff::Timestamp::now())
@@ -60,9 +65,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let server = tokio::spawn({
         let (certificate, metrics, serving, mut policies) =
             (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
+        let mut budgets = watches.budgets.specs();
         async move {
-            // Nobody is answered before the protections are known; callers wait until then.
+            // Nobody is answered before protections and budgets are known; callers wait until then.
             if policies.wait_for(Option::is_some).await.is_ok()
+                && budgets.wait_for(Option::is_some).await.is_ok()
                 && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
             {
                 tracing::error!(%error, "serving reviews");
@@ -71,7 +78,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     });
 
     let (stop, stopped) = watch::channel(false);
-    let controllers = Controllers { client, gates, watches, tally, certificates, certificate, metrics };
+    let controllers =
+        Controllers { client, gates, watches, ledger, tally, certificates, certificate, metrics };
     let election = controllers.start(&args, (material_tx, material), ready_tx, stopped);
 
     tokio::select! {
@@ -92,6 +100,7 @@ struct Controllers {
     client: Client,
     gates: FeatureGates,
     watches: Watches,
+    ledger: Arc<Ledger>,
     tally: Arc<Tally>,
     certificates: Certificates,
     certificate: Arc<ServingCertificate>,
@@ -107,7 +116,7 @@ impl Controllers {
         ready_tx: watch::Sender<Result<(), String>>,
         stopped: watch::Receiver<bool>,
     ) -> JoinHandle<()> {
-        let Self { client, gates, watches, tally, certificates, certificate, metrics } = self;
+        let Self { client, gates, watches, ledger, tally, certificates, certificate, metrics } = self;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (registered_tx, registered) = watch::channel(Registered::default());
         let (carried_tx, carried) = watch::channel(Carried::default());
@@ -132,6 +141,10 @@ impl Controllers {
             ));
         }
         tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+        tokio::spawn(budgets::keep_status(
+            ledger,
+            budgets::Inputs { leadership: leadership.clone(), carried: carried.clone() },
+        ));
         tokio::spawn(protections::keep_status(
             client.clone(),
             protections::Inputs {
@@ -152,6 +165,7 @@ impl Controllers {
                 leadership,
                 material,
                 eviction_namespaces: watches.eviction_namespaces.clone(),
+                budgets: watches.budgets.clone(),
                 policies: watches.policies.clone(),
                 discovery: watches.discovery.clone(),
                 ancestors,
@@ -174,6 +188,7 @@ struct Watches {
     policies: watch::Receiver<Option<Policies>>,
     discovery: watch::Receiver<Option<Discovery>>,
     eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    budgets: Arc<Index>,
 }
 
 impl Watches {
@@ -187,7 +202,14 @@ impl Watches {
         if gates.resources_deletion_protection {
             tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
         }
-        Self { policies, discovery, eviction_namespaces }
+        let budgets = Arc::new(Index::default());
+        if gates.pod_unavailable_budget {
+            tokio::spawn(watch_budgets(client.clone(), budgets.clone()));
+            tokio::spawn(keep_index(client.clone(), budgets.clone(), discovery.clone()));
+        } else {
+            budgets.switch_off();
+        }
+        Self { policies, discovery, eviction_namespaces, budgets }
     }
 
     /// Waits until all have listed.
@@ -195,6 +217,7 @@ impl Watches {
         self.policies.wait_for(Option::is_some).await?;
         self.discovery.wait_for(Option::is_some).await?;
         self.eviction_namespaces.wait_for(Option::is_some).await?;
+        self.budgets.until(Index::is_ready).await;
         Ok(())
     }
 }
@@ -202,6 +225,12 @@ impl Watches {
 /// The protections that are known at the time. The server takes no connection before there is a first list.
 fn known_protections(policies: watch::Receiver<Option<Policies>>) -> impl Fn() -> Arc<engine::Protections> {
     move || policies.borrow().as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+}
+
+/// Counts what the ledger does.
+fn count(metrics: &Arc<Metrics>) -> impl Fn(Entry) + use<> {
+    let metrics = metrics.clone();
+    move |entry| metrics.entered(entry)
 }
 
 fn start_log(args: &RunArgs) -> Result<(), Error> {

@@ -18,13 +18,14 @@ mod pattern;
 mod rule;
 mod schema;
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 pub use pattern::Pattern;
-pub use rule::{Exempting, Exemptions, LabelRule, Rule, Target, UnreadableProtection, look_up, rules_of};
+pub use rule::{Exempting, Exemptions, Rule, Target, UnreadableProtection, rules_of};
 pub use schema::definition;
+
+use crate::condition::Condition;
+use crate::labels::LabelSelector;
 
 pub const GROUP: &str = "palisade.dev";
 pub const VERSION: &str = "v1alpha1";
@@ -69,31 +70,6 @@ pub struct ResourceSelector {
     pub label_selector: Option<LabelSelector>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LabelSelector {
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub match_labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub match_expressions: Vec<LabelExpression>,
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct LabelExpression {
-    pub key: String,
-    pub operator: Operator,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub enum Operator {
-    In,
-    NotIn,
-    Exists,
-    DoesNotExist,
 }
 
 /// When it protects.
@@ -152,16 +128,4 @@ pub struct Status {
     /// When the last of them was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_matched: Option<String>,
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Condition {
-    pub r#type: String,
-    pub status: String,
-    pub reason: String,
-    pub message: String,
-    pub last_transition_time: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
 }

@@ -1,11 +1,12 @@
 //! A protection as rules that can be asked: converted once, when it is read.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::json;
 
-use super::{Action, Exempt, LabelExpression, LabelSelector, Mode, Operator, Pattern, Spec};
+use super::{Action, Exempt, Mode, Pattern, Spec};
+use crate::labels::LabelRule;
 
 /// One selector of a protection, with all that its answer needs.
 #[derive(Clone, Debug)]
@@ -65,10 +66,6 @@ struct Names {
     exact: HashSet<String>,
     patterns: Vec<Pattern>,
 }
-
-/// A label selector.
-#[derive(Clone, Debug)]
-pub struct LabelRule(Vec<LabelExpression>);
 
 /// Whom a protection does not concern.
 #[derive(Clone, Debug, Default)]
@@ -193,35 +190,6 @@ impl Names {
     }
 }
 
-impl LabelRule {
-    fn of(selector: &LabelSelector) -> Self {
-        let equal = selector.match_labels.iter().map(|(key, value)| LabelExpression {
-            key: key.clone(),
-            operator: Operator::In,
-            values: vec![value.clone()],
-        });
-        Self(equal.chain(selector.match_expressions.iter().cloned()).collect())
-    }
-
-    pub fn matches<'a>(&self, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.0.iter().all(|LabelExpression { key, operator, values }| {
-            let value = labels(key);
-            let listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
-            match operator {
-                Operator::In => listed,
-                Operator::NotIn => !listed,
-                Operator::Exists => value.is_some(),
-                Operator::DoesNotExist => value.is_none(),
-            }
-        })
-    }
-
-    /// As a selector of a webhook configuration, which says the same in the same words.
-    pub fn expressions(&self) -> &[LabelExpression] {
-        &self.0
-    }
-}
-
 impl Exemptions {
     fn of(exempt: Option<&Exempt>) -> Self {
         let Some(exempt) = exempt else { return Self::default() };
@@ -240,14 +208,12 @@ impl Exemptions {
     }
 }
 
-/// Labels as a map, for what is not in a review.
-pub fn look_up<'a>(labels: &'a BTreeMap<String, String>) -> impl Fn(&str) -> Option<&'a str> {
-    move |key| labels.get(key).map(String::as_str)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::labels::look_up;
     use rstest::rstest;
     use serde_json::Value;
 

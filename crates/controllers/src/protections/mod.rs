@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub use tally::Tally;
 
+use crate::conditions::seconds;
 use crate::leadership::Leadership;
 use crate::registration::Carried;
 
@@ -92,7 +93,7 @@ async fn flush(
             status.denied += counts.denied;
             status.warned += counts.warned;
             status.audited += counts.audited;
-            status.last_matched = Some(plan::seconds(counts.last));
+            status.last_matched = Some(seconds(counts.last));
             status
         });
         match written.await {

@@ -1,9 +1,10 @@
 //! What a protection's status should say.
 
 use jiff::Timestamp;
-use palisade_api::protection::{Condition, Status};
+use palisade_api::protection::Status;
 use palisade_cluster::{Discovery, Policy};
 
+use crate::conditions::set_condition;
 use crate::registration::{Carried, Resolution};
 
 /// The condition that says that somebody else must ask us.
@@ -70,42 +71,10 @@ pub(super) fn status(
     status
 }
 
-fn set_condition(
-    conditions: &mut Vec<Condition>,
-    kind: &str,
-    holds: bool,
-    reason: &str,
-    message: String,
-    generation: Option<i64>,
-    now: Timestamp,
-) {
-    let status = if holds { "True" } else { "False" };
-    let known = conditions.iter().position(|condition| condition.r#type == kind);
-    let since = known
-        .filter(|&index| conditions[index].status == status)
-        .map_or_else(|| seconds(now), |index| conditions[index].last_transition_time.clone());
-    let new = Condition {
-        r#type: kind.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: since,
-        observed_generation: generation,
-    };
-    match known {
-        Some(index) => conditions[index] = new,
-        None => conditions.push(new),
-    }
-}
-
-/// As Kubernetes writes times: whole seconds.
-pub(super) fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use palisade_api::condition::Condition;
     use palisade_api::protection::rules_of;
     use serde_json::json;
 

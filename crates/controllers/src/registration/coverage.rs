@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use palisade_api::protection::{LabelRule, Rule, Target};
+use palisade_api::labels::LabelRule;
+use palisade_api::protection::{Rule, Target};
 use palisade_cluster::Discovery;
 use palisade_engine::Protections;
 
@@ -94,7 +95,7 @@ impl Coverage {
 }
 
 impl Namespaces {
-    fn and(self, other: Self) -> Self {
+    pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Some(mut one), Self::Some(other)) => {
                 one.extend(other);

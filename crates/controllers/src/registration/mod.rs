@@ -10,6 +10,7 @@ mod plan;
 mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,6 +20,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::gates::FeatureGates;
 use palisade_api::names;
+use palisade_cluster::budgets::{Index, Key};
 use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -55,12 +57,13 @@ pub struct Inputs {
     pub material: watch::Receiver<Material>,
     /// `None` until the watches have listed.
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    pub budgets: Arc<Index>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub ancestors: watch::Receiver<Ancestors>,
 }
 
-/// The protections that the registration in place carries: by name, their uid and generation.
+/// The protections and budgets that the registration in place carries: by name, their uid and generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried(BTreeMap<String, (String, Option<i64>)>);
 
@@ -75,6 +78,11 @@ impl Carried {
     pub fn holds(&self, name: &str, uid: &str, generation: Option<i64>) -> bool {
         self.0.get(name).is_some_and(|(known, carried)| known == uid && *carried == generation)
     }
+}
+
+/// The name by which the registration carries a budget. No protection's has a slash in it.
+pub fn budget_name(key: &Key) -> String {
+    format!("{}/{}", key.namespace, key.name)
 }
 
 /// What every replica sees of the registration.
@@ -93,6 +101,7 @@ pub async fn keep(
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
     let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
+    let mut specs = inputs.budgets.specs();
     let mut keeper = Keeper { configurations, settings, answers: false };
     let mut next = Instant::now();
     loop {
@@ -105,6 +114,7 @@ pub async fn keep(
             Ok(()) = inputs.material.changed() => {}
             Ok(()) = inputs.eviction_namespaces.changed() => {}
             Ok(()) = inputs.policies.changed() => {}
+            Ok(()) = specs.changed() => {}
             Ok(()) = inputs.discovery.changed() => {}
             Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
@@ -179,8 +189,9 @@ impl Keeper<'_> {
         let policies = inputs.policies.borrow().clone();
         let discovery = inputs.discovery.borrow().clone();
         let ancestors = inputs.ancestors.borrow().clone();
+        let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (live, namespaces.zip(policies).zip(discovery)) {
+        match (live, namespaces.zip(policies).zip(discovery).zip(budgets)) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (Some(_), _) if suspended => {
                 self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
@@ -190,7 +201,8 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (live, Some(((namespaces, policies), discovery))) => {
+            (live, Some((((namespaces, policies), discovery), budgets))) => {
+                let budget_namespaces = budgets.iter().map(|known| known.key.namespace.clone()).collect();
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -198,12 +210,17 @@ impl Keeper<'_> {
                     gates: self.settings.gates,
                     failure_policy: self.settings.failure_policy,
                     eviction_namespaces: &namespaces,
+                    budget_namespaces: &budget_namespaces,
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
                 let written = self.put(live, plan(&wanted), &material).await?;
+                let names: Vec<String> = budgets.iter().map(|known| budget_name(&known.key)).collect();
                 let carries =
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
+                let carries = carries.chain(
+                    names.iter().zip(&budgets).map(|(name, known)| (&**name, &*known.uid, known.generation)),
+                );
                 Ok(Outcome { there: true, written, carries: Some(Carried::of(carries)) })
             }
         }

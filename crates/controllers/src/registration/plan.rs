@@ -10,10 +10,11 @@ use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, RuleWithOperations, ServiceReference, ValidatingWebhook, WebhookClientConfig,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use palisade_api::budget;
 use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::CASCADING_KINDS;
+use palisade_api::labels::{LabelExpression, LabelRule};
 use palisade_api::marks;
-use palisade_api::protection::{LabelExpression, LabelRule};
 
 use palisade_cluster::Ancestors;
 
@@ -58,6 +59,8 @@ pub struct Wanted<'a> {
     pub failure_policy: FailurePolicy,
     /// Where a pod carries a protection label now.
     pub eviction_namespaces: &'a BTreeSet<String>,
+    /// Where a budget is now.
+    pub budget_namespaces: &'a BTreeSet<String>,
     /// What protections make necessary.
     pub coverage: &'a Coverage,
     /// The owners of something protected.
@@ -67,7 +70,9 @@ pub struct Wanted<'a> {
 /// All webhooks, in a fixed order.
 pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
+    webhooks.extend(wanted.budgets());
     if !wanted.gates.resources_deletion_protection {
+        webhooks.extend(wanted.evictions());
         return webhooks;
     }
     if wanted.gates.cascade_protection {
@@ -186,14 +191,18 @@ impl Wanted<'_> {
         webhooks
     }
 
-    /// Evictions where a pod is labelled, or protections name pods. An eviction carries no labels, so namespaces
+    /// Evictions where a pod is labelled, protections name pods, or there is a budget. An eviction carries no labels, so namespaces
     /// are all there is to select by.
     fn evictions(&self) -> Option<ValidatingWebhook> {
-        let namespaces = match &self.coverage.pods {
+        let protected = match &self.coverage.pods {
+            _ if !self.gates.resources_deletion_protection => Namespaces::Some(BTreeSet::new()),
             Some(Namespaces::All) => Namespaces::All,
             Some(Namespaces::Some(named)) => Namespaces::Some(named | self.eviction_namespaces),
             None => Namespaces::Some(self.eviction_namespaces.clone()),
         };
+        let budgets =
+            if self.gates.pod_unavailable_budget { self.budget_namespaces.clone() } else { BTreeSet::new() };
+        let namespaces = protected.and(Namespaces::Some(budgets));
         if let Namespaces::Some(named) = &namespaces
             && named.iter().all(|name| name == self.own_namespace)
         {
@@ -204,6 +213,61 @@ impl Wanted<'_> {
             namespace_selector: Some(self.namespaces(&namespaces)),
             ..self.counted_webhook("eviction")
         })
+    }
+
+    /// What takes pods down where there are budgets, and budgets that are written.
+    fn budgets(&self) -> Vec<ValidatingWebhook> {
+        if !self.gates.pod_unavailable_budget {
+            return Vec::new();
+        }
+        let declared = ValidatingWebhook {
+            rules: Some(vec![RuleWithOperations {
+                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                ..rule("", budget::GROUP, budget::PLURAL)
+            }]),
+            ..self.webhook("budgets")
+        };
+        if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
+            return vec![declared];
+        }
+        let of_pods = |name: &str, rules: &[RuleWithOperations], (condition, expression): (&str, String)| {
+            ValidatingWebhook {
+                rules: Some(rules.to_vec()),
+                namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
+                match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
+                ..self.webhook(name)
+            }
+        };
+        let prefix = budget::UNAVAILABLE_PREFIX;
+        let marked = format!(
+            "(has(object.metadata.labels) && object.metadata.labels.exists(key, key.startsWith('{prefix}') \
+             && !(has(oldObject.metadata.labels) && key in oldObject.metadata.labels)))"
+        );
+        // The kubelet says how things are, and it says so often.
+        let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
+            && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
+            && oldObject.spec.readinessGates.exists(gate, \
+            oldObject.status.conditions.exists(old, old.type == gate.conditionType && old.status == 'True') \
+            && !(has(object.status.conditions) && object.status.conditions.exists(new, \
+            new.type == gate.conditionType && new.status == 'True'))))";
+        vec![
+            declared,
+            of_pods(
+                "pod-deletion",
+                &[rule("DELETE", "", "pods")],
+                ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned()),
+            ),
+            of_pods(
+                "pod-update",
+                &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
+                ("changed", format!("object.spec != oldObject.spec || {marked}")),
+            ),
+            of_pods(
+                "pod-status",
+                &[rule("UPDATE", "", "pods/status")],
+                ("closing", format!("{marked} || {closing}")),
+            ),
+        ]
     }
 
     /// Some namespaces, or all; but never our own, or we could not be mended while we are down.
@@ -302,6 +366,15 @@ mod tests {
     const URL: &str = "https://127.0.0.1:9443";
 
     fn planned_for(endpoint: &Endpoint, namespaces: &[&str], gates: FeatureGates) -> Vec<ValidatingWebhook> {
+        planned_with(endpoint, namespaces, &[], gates)
+    }
+
+    fn planned_with(
+        endpoint: &Endpoint,
+        namespaces: &[&str],
+        budgets: &[&str],
+        gates: FeatureGates,
+    ) -> Vec<ValidatingWebhook> {
         plan(&Wanted {
             endpoint,
             authorities: "PEM",
@@ -309,6 +382,7 @@ mod tests {
             gates,
             failure_policy: FailurePolicy::Fail,
             eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
+            budget_namespaces: &budgets.iter().map(|&name| name.to_owned()).collect(),
             coverage: &Coverage::default(),
             ancestors: &Ancestors::default(),
         })
@@ -324,7 +398,8 @@ mod tests {
 
     #[test]
     fn a_delete_of_an_unlabelled_object_never_leaves_the_api_server() {
-        for webhook in planned(&[]).into_iter().filter(|webhook| webhook.name != "cascade.palisade.dev") {
+        let rare = ["cascade.palisade.dev", "budgets.palisade.dev"];
+        for webhook in planned(&[]).into_iter().filter(|webhook| !rare.contains(&webhook.name.as_str())) {
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
             assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
         }
@@ -354,8 +429,30 @@ mod tests {
 
     #[test]
     fn a_gate_that_is_off_registers_nothing() {
+        let url = Endpoint::Url(URL.to_owned());
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
-        assert!(planned_for(&Endpoint::Url(URL.to_owned()), &["shop"], off).is_empty());
+        assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), ["budgets.palisade.dev"]);
+        let off = FeatureGates { pod_unavailable_budget: false, ..off };
+        assert!(planned_with(&url, &["shop"], &["shop"], off).is_empty());
+    }
+
+    #[test]
+    fn pods_are_asked_about_only_where_there_are_budgets() {
+        let url = Endpoint::Url(URL.to_owned());
+        let of_pods = ["pod-deletion.palisade.dev", "pod-update.palisade.dev", "pod-status.palisade.dev"];
+        let asks = |webhooks: &[ValidatingWebhook]| {
+            of_pods.iter().filter(|name| names(webhooks).contains(name)).count()
+        };
+        assert_eq!(asks(&planned(&["shop"])), 0);
+        assert_eq!(asks(&planned_with(&url, &[], &["palisade-system"], FeatureGates::default())), 0);
+        let webhooks = planned_with(&url, &["labelled"], &["shop"], FeatureGates::default());
+        assert_eq!(asks(&webhooks), 3);
+        let namespaces = |name: &str| {
+            let webhook = webhooks.iter().find(|webhook| webhook.name == name).unwrap();
+            webhook.namespace_selector.clone().unwrap().match_expressions.unwrap()[0].values.clone().unwrap()
+        };
+        assert!(of_pods.iter().all(|name| namespaces(name) == ["shop"]));
+        assert_eq!(namespaces("eviction.palisade.dev"), ["labelled", "shop"]);
     }
 
     #[test]

@@ -14,8 +14,9 @@
 use std::collections::BTreeMap;
 
 use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::labels::look_up;
 use palisade_api::marks::Mode as MarkMode;
-use palisade_api::protection::{self, Action, Mode, Rule, look_up};
+use palisade_api::protection::{self, Action, Mode, Rule};
 
 use crate::guards::labels::marks;
 use crate::protections::Protections;

@@ -1,12 +1,13 @@
 //! The guards, one file each. To add one: its file here, and its line in [`ask`].
 
+mod budgets;
 mod cascade;
 mod labels;
 mod protections;
 
 use crate::Settings;
-use crate::review::{Review, Subject};
-use crate::verdict::Found;
+use crate::review::{Action, Review, Subject};
+use crate::verdict::{Found, Verdict};
 use crate::world::World;
 
 /// Asks every guard that is switched on.
@@ -18,13 +19,35 @@ pub(crate) async fn ask(
 ) -> Found {
     let mut found = Found::default();
     let gates = settings.gates;
-    if gates.resources_deletion_protection {
+    let removed = matches!(review.action, Action::Delete(_) | Action::Evict { .. });
+    if removed && gates.resources_deletion_protection {
         labels::ask(subject, world, &mut found).await;
         protections::ask(subject, &review.user, world, &mut found).await;
     }
     // Where nothing is protected, nothing is guarded with it.
-    if gates.resources_deletion_protection && gates.cascade_protection {
+    if removed && gates.resources_deletion_protection && gates.cascade_protection {
         cascade::ask(subject, review, world, &mut found).await;
     }
+    // Last, since it spends what the others would waste.
+    if gates.pod_unavailable_budget && subject.kind.is_pod() {
+        budgets::ask(subject, review, world, &mut found).await;
+    }
     found
+}
+
+/// Whether a policy that is being written says something.
+pub(crate) async fn check_policy(
+    subject: &Subject<'_>,
+    review: &Review<'_>,
+    world: &impl World,
+    settings: &Settings,
+) -> Verdict {
+    if !settings.gates.pod_unavailable_budget {
+        return Verdict::allow();
+    }
+    let found = budgets::check(subject);
+    if let (true, false, Some(namespace)) = (found.findings.is_empty(), review.dry_run, subject.namespace()) {
+        world.await_budgets_in(namespace).await;
+    }
+    Verdict::new(subject, found)
 }

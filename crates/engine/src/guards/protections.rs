@@ -97,7 +97,7 @@ async fn selecting<'a>(
         && selecting.iter().any(|rule| rule.namespace_labels.is_some())
     {
         let labels = world.namespace_labels(namespace).await?;
-        let look_up = palisade_api::protection::look_up(&labels);
+        let look_up = palisade_api::labels::look_up(&labels);
         selecting.retain(|rule| rule.namespace_labels.as_ref().is_none_or(|wanted| wanted.matches(&look_up)));
     }
     selecting.sort_by(|one, other| one.protection.cmp(&other.protection));

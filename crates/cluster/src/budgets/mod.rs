@@ -1,0 +1,208 @@
+//! `PodUnavailableBudget`s: what they count, kept by watches, and the ledger that they are spent from.
+//!
+//! ```text
+//! budgets ─┐
+//! pods ────┼─ watches ─▶ Index ─▶ census ─▶ account (pure) ◀─ Ledger ─ one write for all that wait
+//! workloads┘                                                  ▲
+//!                                           status of the budget, by compare-and-swap
+//! ```
+//!
+//! Pods and workloads are watched only while there is a budget.
+
+mod account;
+mod ledger;
+mod pods;
+mod watches;
+mod workloads;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use kube::ResourceExt;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use palisade_api::budget::{self, Budget, Status};
+use tokio::sync::{Notify, watch};
+
+pub use account::Numbers;
+pub use ledger::{Entry, Ledger, Observed};
+pub use pods::{Controller, NamespacePods, Pod, Pods};
+pub use watches::{keep_index, watch_budgets};
+pub use workloads::{KindKey, Workload, Workloads};
+
+/// A budget, by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A budget, as it was last seen.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub key: Key,
+    pub uid: String,
+    pub generation: Option<i64>,
+    pub resource_version: String,
+    /// What it asks for, or why nobody can tell.
+    pub budget: Result<Budget, String>,
+    pub status: Status,
+}
+
+impl Known {
+    pub(crate) fn read(object: &DynamicObject) -> Self {
+        Self {
+            key: Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() },
+            uid: object.uid().unwrap_or_default(),
+            generation: object.metadata.generation,
+            resource_version: object.resource_version().unwrap_or_default(),
+            budget: Budget::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)),
+            // A status that cannot be read is written anew.
+            status: object
+                .data
+                .get("status")
+                .and_then(|status| serde_json::from_value(status.clone()).ok())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// How to talk about budgets with a client.
+pub fn budget_resource() -> ApiResource {
+    let gvk = GroupVersionKind::gvk(budget::GROUP, budget::VERSION, budget::KIND);
+    ApiResource::from_gvk_with_plural(&gvk, budget::PLURAL)
+}
+
+/// Everything that is watched for budgets.
+#[derive(Debug)]
+pub struct Index {
+    pods: RwLock<Pods>,
+    workloads: RwLock<Workloads>,
+    budgets: RwLock<BTreeMap<String, BTreeMap<String, Arc<Known>>>>,
+    /// The kinds whose workloads are watched, or should be.
+    kinds: Mutex<HashSet<KindKey>>,
+    kinds_changed: Notify,
+    /// The namespaces in which something changed that a status may show.
+    touched: Mutex<HashSet<Arc<str>>>,
+    touched_some: Notify,
+    /// Moves with everything that is seen of pods and workloads.
+    seen: watch::Sender<u64>,
+    /// Moves when a budget comes, goes, or asks for something else; `None` before the first list.
+    specs: watch::Sender<Option<u64>>,
+    /// Owners that were asked about because no watch told. What is gone stays gone.
+    asked: Mutex<HashMap<Box<str>, (Option<Workload>, tokio::time::Instant)>>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            pods: RwLock::default(),
+            workloads: RwLock::default(),
+            budgets: RwLock::default(),
+            kinds: Mutex::new(watches::ALWAYS_WATCHED.iter().map(|&(g, k)| (g.into(), k.into())).collect()),
+            kinds_changed: Notify::new(),
+            touched: Mutex::default(),
+            touched_some: Notify::new(),
+            seen: watch::channel(0).0,
+            specs: watch::channel(None).0,
+            asked: Mutex::default(),
+        }
+    }
+}
+
+impl Index {
+    pub fn pods(&self) -> RwLockReadGuard<'_, Pods> {
+        self.pods.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn workloads(&self) -> RwLockReadGuard<'_, Workloads> {
+        self.workloads.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The budgets of a namespace.
+    pub fn budgets_in(&self, namespace: &str) -> Vec<Arc<Known>> {
+        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        budgets.get(namespace).map(|budgets| budgets.values().cloned().collect()).unwrap_or_default()
+    }
+
+    pub fn budget(&self, key: &Key) -> Option<Arc<Known>> {
+        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        budgets.get(&key.namespace)?.get(&key.name).cloned()
+    }
+
+    /// All budgets.
+    pub fn budgets(&self) -> Vec<Arc<Known>> {
+        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        budgets.values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Told when a budget comes, goes, or asks for something else. `None` before the first list.
+    pub fn specs(&self) -> watch::Receiver<Option<u64>> {
+        self.specs.subscribe()
+    }
+
+    /// The namespaces in which something changed, once there is one.
+    pub async fn touched(&self) -> HashSet<Arc<str>> {
+        loop {
+            let notified = self.touched_some.notified();
+            let touched = std::mem::take(&mut *lock(&self.touched));
+            if !touched.is_empty() {
+                return touched;
+            }
+            notified.await;
+        }
+    }
+
+    /// Says that the budgets of a namespace are to be looked at again.
+    pub fn touch(&self, namespace: &str) {
+        lock(&self.touched).insert(namespace.into());
+        self.touched_some.notify_one();
+    }
+
+    /// Whether every watch that decisions are made from has listed.
+    pub fn is_listed(&self) -> bool {
+        let workloads = self.workloads();
+        self.pods().is_listed()
+            && watches::ALWAYS_WATCHED
+                .iter()
+                .all(|&(group, kind)| workloads.is_listed(&(group.into(), kind.into())))
+    }
+
+    /// Waits until the index satisfies a condition.
+    pub async fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let mut seen = self.seen.subscribe();
+        while !condition(self) {
+            if seen.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn want_kind(&self, kind: KindKey) {
+        if lock(&self.kinds).insert(kind) {
+            self.kinds_changed.notify_one();
+        }
+    }
+
+    fn touch_all(&self, namespaces: HashSet<Arc<str>>) {
+        self.seen.send_modify(|seen| *seen += 1);
+        if namespaces.is_empty() {
+            return;
+        }
+        lock(&self.touched).extend(namespaces);
+        self.touched_some.notify_one();
+    }
+
+    fn write_pods(&self) -> RwLockWriteGuard<'_, Pods> {
+        self.pods.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_workloads(&self) -> RwLockWriteGuard<'_, Workloads> {
+        self.workloads.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A poisoned lock guards plain data that is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,207 @@
+//! What keeps the index: a watch of budgets always, of pods and workloads while there are budgets.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::budgets::ledger::scale_of;
+use crate::budgets::{Index, KindKey, Known, budget_resource, lock};
+use crate::discovery::{Discovery, Served};
+use crate::feed::feed;
+
+/// The workloads that nearly every cluster has.
+pub(crate) const ALWAYS_WATCHED: &[(&str, &str)] =
+    &[("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")];
+
+/// How long the watches outlive the last budget: whoever replaces one deletes it first.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Watches budgets, for ever.
+pub async fn watch_budgets(client: Client, index: Arc<Index>) {
+    let api: Api<DynamicObject> = Api::all_with(client, &budget_resource());
+    let mut events = watcher(api, Config::default().timeout(60)).default_backoff().boxed();
+    let mut listing: BTreeMap<String, BTreeMap<String, Arc<Known>>> = BTreeMap::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listing.clear(),
+            Ok(Event::InitApply(object)) => {
+                let known = Known::read(&object);
+                listing
+                    .entry(known.key.namespace.clone())
+                    .or_default()
+                    .insert(known.key.name.clone(), Arc::new(known));
+            }
+            Ok(Event::InitDone) => index.replace_budgets(std::mem::take(&mut listing)),
+            Ok(Event::Apply(object)) => index.put_budget(Known::read(&object)),
+            Ok(Event::Delete(object)) => {
+                index.remove_budget(&object.namespace().unwrap_or_default(), &object.name_any());
+            }
+            // The kind itself is not there: neither are objects of it.
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
+                index.replace_budgets(BTreeMap::new());
+            }
+            // What was last known goes on protecting.
+            Err(error) => tracing::warn!(%error, "watching PodUnavailableBudgets"),
+        }
+    }
+}
+
+impl Index {
+    fn replace_budgets(&self, budgets: BTreeMap<String, BTreeMap<String, Arc<Known>>>) {
+        let namespaces: HashSet<Arc<str>> = budgets.keys().map(|name| name.as_str().into()).collect();
+        *self.budgets.write().unwrap_or_else(PoisonError::into_inner) = budgets;
+        self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+        self.touch_all(namespaces);
+    }
+
+    fn put_budget(&self, known: Known) {
+        let namespace = known.key.namespace.clone();
+        let mut budgets = self.budgets.write().unwrap_or_else(PoisonError::into_inner);
+        let spaces = budgets.entry(namespace.clone()).or_default();
+        let same = |old: &Arc<Known>| old.uid == known.uid && old.generation == known.generation;
+        let changed = !spaces.get(&known.key.name).is_some_and(same);
+        spaces.insert(known.key.name.clone(), Arc::new(known));
+        drop(budgets);
+        if changed {
+            self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+        }
+        self.touch_all(HashSet::from([namespace.into()]));
+    }
+
+    fn remove_budget(&self, namespace: &str, name: &str) {
+        let mut budgets = self.budgets.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(spaces) = budgets.get_mut(namespace) {
+            spaces.remove(name);
+            if spaces.is_empty() {
+                budgets.remove(namespace);
+            }
+        }
+        drop(budgets);
+        self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+    }
+
+    /// Says that there are no budgets, because nobody looks.
+    pub fn switch_off(&self) {
+        self.replace_budgets(BTreeMap::new());
+    }
+
+    /// Whether all that decisions need is known: the budgets, and where there are any, pods and workloads.
+    pub fn is_ready(&self) -> bool {
+        self.specs.borrow().is_some() && (!self.has_budgets() || self.is_listed())
+    }
+
+    fn has_budgets(&self) -> bool {
+        !self.budgets.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Lets go of all pods and workloads.
+    fn forget(&self) {
+        *self.write_pods() = super::Pods::default();
+        *self.write_workloads() = super::Workloads::default();
+        lock(&self.asked).clear();
+    }
+}
+
+/// Watches pods and workloads while there are budgets, for ever.
+pub async fn keep_index(client: Client, index: Arc<Index>, discovery: watch::Receiver<Option<Discovery>>) {
+    let mut specs = index.specs();
+    loop {
+        while !index.has_budgets() {
+            if specs.changed().await.is_err() {
+                return;
+            }
+        }
+        {
+            let feeding = feed_all(&client, &index, discovery.clone());
+            tokio::pin!(feeding);
+            loop {
+                tokio::select! {
+                    () = &mut feeding => {}
+                    changed = specs.changed() => if changed.is_err() { return },
+                }
+                if index.has_budgets() {
+                    continue;
+                }
+                tokio::select! {
+                    () = &mut feeding => {}
+                    () = sleep(LINGER) => {}
+                }
+                if !index.has_budgets() {
+                    break;
+                }
+            }
+        }
+        index.forget();
+    }
+}
+
+/// Feeds pods, and every kind of workload that is asked for. Never ends; what it started ends with it.
+async fn feed_all(client: &Client, index: &Arc<Index>, discovery: watch::Receiver<Option<Discovery>>) {
+    let mut feeds = JoinSet::new();
+    let (pods, to) = (client.clone(), index.clone());
+    feeds.spawn(async move {
+        feed(&pods, "/api/v1/pods", |fed| {
+            let mut touched = HashSet::new();
+            to.write_pods().take(&fed, &mut touched);
+            to.touch_all(touched);
+        })
+        .await;
+    });
+    let mut fed: HashSet<KindKey> = HashSet::new();
+    loop {
+        let changed = index.kinds_changed.notified();
+        let kinds: Vec<KindKey> =
+            lock(&index.kinds).iter().filter(|kind| !fed.contains(*kind)).cloned().collect();
+        for kind in kinds {
+            fed.insert(kind.clone());
+            feeds.spawn(feed_kind(client.clone(), index.clone(), discovery.clone(), kind));
+        }
+        changed.await;
+    }
+}
+
+/// Feeds one kind of workload, once it is served.
+async fn feed_kind(
+    client: Client,
+    index: Arc<Index>,
+    mut discovery: watch::Receiver<Option<Discovery>>,
+    kind: KindKey,
+) {
+    let is_it = |served: &&Served| *served.group == *kind.0 && *served.kind == *kind.1 && served.watchable;
+    let served = loop {
+        let found = discovery
+            .borrow_and_update()
+            .as_ref()
+            .and_then(|discovery| discovery.resources.iter().find(is_it).cloned());
+        if let Some(found) = found {
+            break found;
+        }
+        if discovery.changed().await.is_err() {
+            return;
+        }
+    };
+    let scale = loop {
+        match scale_of(&client, &served).await {
+            Ok(scale) => break scale,
+            Err(why) => {
+                tracing::warn!(kind = served.kind, why, "asking how a kind is scaled");
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+    };
+    feed(&client, &served.path(None), |fed| {
+        let mut touched = HashSet::new();
+        index.write_workloads().take(&fed, &kind, &scale, &mut touched);
+        index.touch_all(touched);
+    })
+    .await;
+}

@@ -1,0 +1,226 @@
+//! One resource, listed and watched as text, for indices that keep next to nothing of each object.
+//!
+//! A watch ends by itself every [`WATCH`], just after a bookmark, so that what has been fed is never much older than
+//! that without anybody noticing.
+
+use std::time::Duration;
+
+use futures::io::{AsyncBufReadExt, BufReader};
+use kube::Client;
+use palisade_engine::Object;
+use palisade_engine::json::{Cursor, Malformed};
+use tokio::time::{sleep, timeout};
+
+use crate::live::{NoAnswer, WHOLE, get, page_uri};
+
+/// How long one watch lasts.
+pub(crate) const WATCH: Duration = Duration::from_secs(15);
+/// How much longer it may be silent before it is given up for dead.
+const GRACE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(500);
+const NOT_SERVED: Duration = Duration::from_secs(5);
+/// A page of the largest objects there are still fits in a few seconds.
+const PAGE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is fed, in order.
+pub(crate) enum Fed<'a> {
+    /// A list begins. What it does not show is gone when it is complete.
+    Begin,
+    Listed(&'a Object<'a>),
+    /// The list is complete, as of a revision.
+    Complete(u64),
+    Applied(&'a Object<'a>),
+    Deleted(&'a Object<'a>),
+    /// Nothing has happened up to a revision that was not fed.
+    Reached(u64),
+}
+
+/// Feeds a resource by its path, for ever.
+pub(crate) async fn feed(client: &Client, path: &str, mut take: impl FnMut(Fed<'_>) + Send) {
+    loop {
+        let mut revision = match list(client, path, &mut take).await {
+            Ok(revision) => revision,
+            Err(Broken::NotServed) => {
+                take(Fed::Begin);
+                take(Fed::Complete(0));
+                sleep(NOT_SERVED).await;
+                continue;
+            }
+            Err(broken) => {
+                tracing::warn!(path, why = %broken, "listing");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        loop {
+            match watch(client, path, &mut revision, &mut take).await {
+                Ok(()) => {}
+                Err(Broken::Expired | Broken::NotServed) => break,
+                Err(broken) => {
+                    tracing::warn!(path, why = %broken, "watching");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the resource is not served")]
+    NotServed,
+    #[error("the revision is no longer known")]
+    Expired,
+    #[error("{0}")]
+    Unreadable(#[from] Malformed),
+    #[error("the connection was silent")]
+    Silent,
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<NoAnswer> for Broken {
+    fn from(why: NoAnswer) -> Self {
+        match why.code {
+            404 => Self::NotServed,
+            410 => Self::Expired,
+            _ => Self::Other(why.text),
+        }
+    }
+}
+
+/// Lists it all in pages, and returns the revision as the API server writes it.
+async fn list(client: &Client, path: &str, take: &mut impl FnMut(Fed<'_>)) -> Result<String, Broken> {
+    take(Fed::Begin);
+    let mut token = String::new();
+    loop {
+        let request = get(&page_uri(path, &[], &token), WHOLE)?;
+        let asked = timeout(PAGE_PATIENCE, client.request_text(request)).await.map_err(|_| Broken::Silent)?;
+        let text = asked.map_err(NoAnswer::from)?;
+        let (mut revision, mut next) = (String::new(), String::new());
+        Cursor::new(text.as_bytes()).object(|key, value| {
+            match &*key {
+                "metadata" => value.object(|key, value| {
+                    match &*key {
+                        "resourceVersion" => revision = value.string()?.into_owned(),
+                        "continue" => next = value.string()?.into_owned(),
+                        _ => value.skip()?,
+                    }
+                    Ok(())
+                })?,
+                "items" => value.list(|item| {
+                    take(Fed::Listed(&Object::read(item)?));
+                    Ok(())
+                })?,
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        if next.is_empty() {
+            take(Fed::Complete(number(&revision)));
+            return Ok(revision);
+        }
+        token = next;
+    }
+}
+
+async fn watch(
+    client: &Client,
+    path: &str,
+    revision: &mut String,
+    take: &mut impl FnMut(Fed<'_>),
+) -> Result<(), Broken> {
+    let seconds = WATCH.as_secs();
+    let uri = format!(
+        "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={revision}"
+    );
+    let asked = timeout(GRACE, client.request_stream(get(&uri, WHOLE)?)).await.map_err(|_| Broken::Silent)?;
+    let mut lines = BufReader::new(Box::pin(asked.map_err(NoAnswer::from)?));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read =
+            timeout(WATCH + GRACE, lines.read_until(b'\n', &mut line)).await.map_err(|_| Broken::Silent)?;
+        if read.map_err(|error| Broken::Other(error.to_string()))? == 0 {
+            return Ok(());
+        }
+        take_event(&line, revision, take)?;
+    }
+}
+
+/// Takes one line: `{"type": "ADDED", "object": …}`.
+fn take_event(line: &[u8], revision: &mut String, take: &mut impl FnMut(Fed<'_>)) -> Result<(), Broken> {
+    let (mut kind, mut text) = (std::borrow::Cow::default(), None);
+    Cursor::new(line).object(|key, value| {
+        match &*key {
+            "type" => kind = value.string()?,
+            "object" => text = value.raw_or_null()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    let text = text.unwrap_or(b"{}");
+    if kind == "ERROR" {
+        let mut code = 0;
+        Cursor::new(text).object(|key, value| {
+            if key == "code" {
+                code = value.value()?;
+                Ok(())
+            } else {
+                value.skip()
+            }
+        })?;
+        return Err(if code == 410 { Broken::Expired } else { Broken::Other(format!("code {code}")) });
+    }
+    let object = Object::parse(text)?;
+    revision.clear();
+    revision.push_str(&object.metadata.resource_version);
+    match &*kind {
+        "ADDED" | "MODIFIED" => take(Fed::Applied(&object)),
+        "DELETED" => take(Fed::Deleted(&object)),
+        // A bookmark.
+        _ => take(Fed::Reached(number(revision))),
+    }
+    Ok(())
+}
+
+/// A revision as a number. Kubernetes lets clients compare them so.
+pub(crate) fn number(revision: &str) -> u64 {
+    revision.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(line: &str) -> (Result<String, String>, String) {
+        let (mut revision, mut seen) = ("1".to_owned(), String::new());
+        let taken = take_event(line.as_bytes(), &mut revision, &mut |fed| {
+            seen = match fed {
+                Fed::Applied(object) => format!("applied {}", object.metadata.name),
+                Fed::Deleted(object) => format!("deleted {}", object.metadata.name),
+                Fed::Reached(revision) => format!("reached {revision}"),
+                Fed::Begin | Fed::Listed(_) | Fed::Complete(_) => "a list".to_owned(),
+            };
+        });
+        (taken.map(|()| seen).map_err(|broken| broken.to_string()), revision)
+    }
+
+    #[test]
+    fn each_event_moves_the_revision_on() {
+        let pod = |kind: &str| {
+            format!(r#"{{"type":"{kind}","object":{{"metadata":{{"name":"web-0","resourceVersion":"7"}}}}}}"#)
+        };
+        assert_eq!(fed(&pod("ADDED")), (Ok("applied web-0".into()), "7".into()));
+        assert_eq!(fed(&pod("MODIFIED")), (Ok("applied web-0".into()), "7".into()));
+        assert_eq!(fed(&pod("DELETED")), (Ok("deleted web-0".into()), "7".into()));
+        assert_eq!(fed(&pod("BOOKMARK")), (Ok("reached 7".into()), "7".into()));
+    }
+
+    #[test]
+    fn an_expired_revision_is_told_from_other_errors_and_kept() {
+        let error = |code: u16| format!(r#"{{"type":"ERROR","object":{{"kind":"Status","code":{code}}}}}"#);
+        assert_eq!(fed(&error(410)), (Err("the revision is no longer known".into()), "1".into()));
+        assert_eq!(fed(&error(500)), (Err("code 500".into()), "1".into()));
+    }
+}

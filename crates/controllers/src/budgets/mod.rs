@@ -1,0 +1,219 @@
+//! The status of `PodUnavailableBudget`s.
+//!
+//! The leader counts anew whenever pods, workloads or budgets change, and writes what differs with the resource version
+//! that it read, so that it never undoes a reservation. It drops reservations once the loss of their pod has been seen,
+//! or the pod was seen to live on.
+
+mod plan;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use palisade_cluster::budgets::{Index, Key, Known, Ledger};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::leadership::Leadership;
+use crate::registration::Carried;
+
+/// How long changes are gathered.
+const GATHER: Duration = Duration::from_millis(50);
+/// At most one write for a budget in this time.
+const PACE: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_secs(1);
+const CALL: Duration = Duration::from_secs(5);
+/// A look without a reason, should a watch have missed something.
+const ROUND: Duration = Duration::from_secs(30);
+/// After this long a reservation's pod is asked after. With the time that a new leader needs, it is below the 30
+/// seconds in which nothing may be held in vain, and above what other webhooks may take to refuse it.
+const EXPIRY: Duration = Duration::from_secs(20);
+/// A status that has seen more than there is after this long comes from another life of the cluster: a backup.
+const FORESIGHT: Duration = Duration::from_secs(30);
+const AT_ONCE: usize = 8;
+
+/// What the status is derived from.
+#[derive(Clone)]
+pub struct Inputs {
+    pub leadership: watch::Receiver<Leadership>,
+    pub carried: watch::Receiver<Carried>,
+}
+
+/// Keeps the status of all budgets while leading. Never ends.
+pub async fn keep_status(ledger: Arc<Ledger>, mut inputs: Inputs) {
+    let index = ledger.index().clone();
+    let mut keeper =
+        Keeper { ledger, since: HashMap::new(), foreseen: HashMap::new(), written: HashMap::new() };
+    let mut leading = false;
+    let mut round = Instant::now();
+    loop {
+        let touched = tokio::select! {
+            touched = index.touched() => touched,
+            Ok(()) = inputs.carried.changed() => HashSet::new(),
+            Ok(()) = inputs.leadership.changed() => HashSet::new(),
+            () = sleep(TICK) => HashSet::new(),
+        };
+        let led = std::mem::replace(&mut leading, inputs.leadership.borrow_and_update().leading);
+        if !leading {
+            keeper.since.clear();
+            continue;
+        }
+        sleep(GATHER).await;
+        let all = !led || round.elapsed() > ROUND || inputs.carried.has_changed().unwrap_or(false);
+        if all {
+            round = Instant::now();
+        }
+        let carried = inputs.carried.borrow_and_update().clone();
+        let due = keeper.expiring(&index);
+        let budgets: Vec<Arc<Known>> = index
+            .budgets()
+            .into_iter()
+            .filter(|known| {
+                all || touched.contains(known.key.namespace.as_str())
+                    || due.contains_key(&known.key)
+                    || plan::is_enforced(&known.status) != plan::is_carried(&carried, known)
+            })
+            .collect();
+        keeper.keep(budgets, &due, &carried, &index).await;
+    }
+}
+
+struct Keeper {
+    ledger: Arc<Ledger>,
+    /// Since when each reservation has been seen: by budget, pod, and the time that it was made.
+    since: HashMap<(Key, String, String), Instant>,
+    /// Since when a status knows more than we do.
+    foreseen: HashMap<Key, Instant>,
+    written: HashMap<Key, Instant>,
+}
+
+impl Keeper {
+    /// The pods whose reservations have been there for long, by budget.
+    fn expiring(&mut self, index: &Index) -> HashMap<Key, HashSet<String>> {
+        let mut due: HashMap<Key, HashSet<String>> = HashMap::new();
+        let mut there = HashMap::new();
+        for known in index.budgets() {
+            let status = &known.status;
+            for uid in status.deleted_pods.keys().chain(status.unavailable_pods.keys()) {
+                let made = status.reserved_at.get(uid).cloned().unwrap_or_default();
+                let id = (known.key.clone(), uid.clone(), made);
+                let since = self.since.get(&id).copied().unwrap_or_else(Instant::now);
+                if since.elapsed() >= EXPIRY {
+                    due.entry(known.key.clone()).or_default().insert(uid.clone());
+                }
+                there.insert(id, since);
+            }
+        }
+        self.since = there;
+        due
+    }
+
+    async fn keep(
+        &mut self,
+        budgets: Vec<Arc<Known>>,
+        due: &HashMap<Key, HashSet<String>>,
+        carried: &Carried,
+        index: &Arc<Index>,
+    ) {
+        self.written.retain(|_, at| at.elapsed() < PACE);
+        let revision = index.pods().revision();
+        let mut ready = Vec::new();
+        for known in budgets {
+            if let Some(at) = self.written.get(&known.key) {
+                let (index, namespace, rest) =
+                    (index.clone(), known.key.namespace.clone(), PACE.saturating_sub(at.elapsed()));
+                tokio::spawn(async move {
+                    sleep(rest).await;
+                    index.touch(&namespace);
+                });
+                continue;
+            }
+            let reset = if plan::has_foresight(&known.status, revision) {
+                self.foreseen.entry(known.key.clone()).or_insert_with(Instant::now).elapsed() > FORESIGHT
+            } else {
+                self.foreseen.remove(&known.key);
+                false
+            };
+            ready.push((known, reset));
+        }
+        let ledger = &self.ledger;
+        let none = HashSet::new();
+        let kept: Vec<(Key, Kept)> = futures::stream::iter(ready)
+            .map(|(known, reset)| {
+                let due = due.get(&known.key).unwrap_or(&none);
+                async move {
+                    let reconciled = timeout(CALL, reconcile(ledger, &known, due, carried, reset)).await;
+                    (
+                        known.key.clone(),
+                        reconciled.unwrap_or_else(|_| Kept::Failed("no answer in time".to_owned())),
+                    )
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for (key, kept) in kept {
+            match kept {
+                Kept::Same => {}
+                Kept::Written => drop(self.written.insert(key, Instant::now())),
+                Kept::Failed(why) => {
+                    tracing::warn!(
+                        budget = key.name,
+                        namespace = key.namespace,
+                        why,
+                        "keeping a budget's status"
+                    );
+                    let index = index.clone();
+                    tokio::spawn(async move {
+                        sleep(TICK).await;
+                        index.touch(&key.namespace);
+                    });
+                }
+            }
+        }
+    }
+}
+
+enum Kept {
+    Same,
+    Written,
+    Failed(String),
+}
+
+async fn reconcile(
+    ledger: &Arc<Ledger>,
+    known: &Known,
+    due: &HashSet<String>,
+    carried: &Carried,
+    reset: bool,
+) -> Kept {
+    let mut lives_on = HashSet::new();
+    for uid in due {
+        if ledger.lives_on(&known.key.namespace, uid).await {
+            lives_on.insert(uid.clone());
+        }
+    }
+    let observed = if known.budget.is_ok() {
+        match ledger.observe(known, &lives_on).await {
+            Ok(observed) => Some(observed),
+            Err(unknown) => return Kept::Failed(format!("{}: {}", unknown.question, unknown.why)),
+        }
+    } else {
+        None
+    };
+    let mut status = plan::status(known, observed, carried, Timestamp::now());
+    if reset {
+        status.observed_pods_resource_version = None;
+    }
+    if status == known.status {
+        return Kept::Same;
+    }
+    match ledger.write(known, &status).await {
+        Ok(_) => Kept::Written,
+        // Somebody was faster, and the watch brings what they wrote.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Kept::Same,
+        Err(error) => Kept::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,38 @@
+//! Conditions of a status.
+
+use jiff::Timestamp;
+use palisade_api::condition::Condition;
+
+/// Sets a condition, and keeps the time of its last change where it did not.
+pub(crate) fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let status = if holds { "True" } else { "False" };
+    let known = conditions.iter().position(|condition| condition.r#type == kind);
+    let since = known
+        .filter(|&index| conditions[index].status == status)
+        .map_or_else(|| seconds(now), |index| conditions[index].last_transition_time.clone());
+    let new = Condition {
+        r#type: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: since,
+        observed_generation: generation,
+    };
+    match known {
+        Some(index) => conditions[index] = new,
+        None => conditions.push(new),
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+pub(crate) fn seconds(moment: Timestamp) -> String {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}
