@@ -63,15 +63,17 @@ impl<W: Worlds> Door<W> {
     }
 }
 
-/// `POST /admit`, `/admit/protections` and `/admit/owners`, without a socket.
+/// `POST /admit`, `/admit/protections`, `/admit/owners` and `/admit/budgets`, without a socket.
 ///
 /// An object that carries a label and is also selected by a protection is asked about by two webhooks, so the
-/// verdict counts only on the second path. The third is for owners of something protected, which is worth a search.
+/// verdict counts only on the second path. The third is for owners of something protected, which is worth a search;
+/// the fourth for pods where there are budgets, also if this replica does not know of one yet.
 pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
     Router::new()
         .route("/admit", post(admit::<W>))
         .route("/admit/protections", post(admit::<W>))
         .route("/admit/owners", post(admit::<W>))
+        .route("/admit/budgets", post(admit::<W>))
         .with_state(door)
 }
 
@@ -80,6 +82,7 @@ async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Bod
     let asked = match parts.uri.path() {
         "/admit/protections" => Asked::Counted,
         "/admit/owners" => Asked::AsOwner,
+        "/admit/budgets" => Asked::OfBudgets,
         _ => Asked::Plainly,
     };
     match door.admit(&parts.headers, parts.uri.query(), body, asked).await {
@@ -100,6 +103,7 @@ enum Asked {
     Plainly,
     Counted,
     AsOwner,
+    OfBudgets,
 }
 
 /// A request that is answered with an HTTP error: to the API server, a failed call.
@@ -138,6 +142,7 @@ impl<W: Worlds> Door<W> {
         let read = match wire::read(body) {
             Ok(mut read) => {
                 read.review.is_owner = asked == Asked::AsOwner;
+                read.review.expects_budgets = asked == Asked::OfBudgets;
                 read
             }
             Err(BadReview::Undecidable { uid, why }) => {

@@ -207,6 +207,7 @@ impl<'a> Request<'a> {
                 user: self.user,
                 propagation: self.propagation,
                 is_owner: false,
+                expects_budgets: false,
                 dry_run,
             },
         })

@@ -66,7 +66,7 @@ pub(crate) async fn feed(client: &Client, path: &str, mut take: impl FnMut(Fed<'
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+pub(crate) enum Broken {
     #[error("the resource is not served")]
     NotServed,
     #[error("the revision is no longer known")]
@@ -90,7 +90,11 @@ impl From<NoAnswer> for Broken {
 }
 
 /// Lists it all in pages, and returns the revision as the API server writes it.
-async fn list(client: &Client, path: &str, take: &mut impl FnMut(Fed<'_>)) -> Result<String, Broken> {
+pub(crate) async fn list(
+    client: &Client,
+    path: &str,
+    take: &mut impl FnMut(Fed<'_>),
+) -> Result<String, Broken> {
     take(Fed::Begin);
     let mut token = String::new();
     loop {

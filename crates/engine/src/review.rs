@@ -15,6 +15,8 @@ pub struct Review<'a> {
     pub propagation: Option<Propagation>,
     /// Whether something protected is known to be owned by the subject, so that it is worth a search.
     pub is_owner: bool,
+    /// Whether the API server was told that there are budgets where the pod is.
+    pub expects_budgets: bool,
     /// Nothing will really happen, so nothing may be written; the verdict is the same.
     pub dry_run: bool,
 }

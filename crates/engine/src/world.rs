@@ -74,6 +74,8 @@ pub trait World: Sync {
 pub struct Withdrawal<'a> {
     pub pod: &'a Metadata<'a>,
     pub loss: Loss,
+    /// Whether there should be budgets where the pod is.
+    pub expects_budgets: bool,
 }
 
 /// What came of it.

@@ -55,8 +55,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         Ledger::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
     let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
-    let live =
-        Live::new(client.clone(), known_protections(watches.policies.clone())).with_ledger(ledger.clone());
+    let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
+        .with_ledger(ledger.clone())
+        .with_await_budgets({
+            let client = client.clone();
+            Arc::new(move |namespace| Box::pin(registration::announce(client.clone(), namespace)))
+        });
     let record = {
         let tally = tally.clone();
         move |verdict: &engine::Verdict| tally.add(verdict, jiff::Timestamp::now())

@@ -1,15 +1,18 @@
 //! `palisade why`: the webhook's own answer, without deleting anything.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::{Live, Served, discover, list_protections, segment};
+use palisade_cluster::budgets::{Ledger, snapshot};
+use palisade_cluster::{Discovery, Live, Served, discover, list_protections, segment};
 use palisade_engine::{Action, Code, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::args::{Output, WhyArgs};
@@ -23,10 +26,12 @@ const REFUSED: u8 = 1;
 pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let (kind_word, name) = object(&args.object)?;
     let client = connect(&args.cluster).await?;
-    let served = find(&client, &kind_word).await?;
+    let discovery = discover(&client).await?;
+    let served = find(&discovery, &kind_word)?;
     let namespace = args.namespace.as_deref().unwrap_or_else(|| client.default_namespace());
     let json = get(&client, &format!("{}/{}", served.path(Some(namespace)), segment(&name))).await?;
     let object = Object::parse(json.as_bytes())?;
+    let is_pod = served.group.is_empty() && served.kind == "Pod";
     let Served { group, kind, plural, .. } = served;
     let subject =
         Subject { kind: Kind { group: group.into(), kind: kind.into(), plural: plural.into() }, object };
@@ -35,9 +40,21 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let settings = Settings { own_namespace: args.palisade_namespace, gates: FeatureGates::default() };
     let user = myself(&client).await?;
     let protections = list_protections(client.clone()).await?.protections;
-    let world = Live::new(client, move || protections.clone()).until(Instant::now() + PATIENCE);
-    let review =
-        Review { action: Action::Delete(subject), user, propagation: None, is_owner: true, dry_run: true };
+    let mut live = Live::new(client.clone(), move || protections.clone());
+    if is_pod {
+        let index = Arc::new(snapshot(&client, namespace).await?);
+        let (_sender, discovery) = watch::channel(Some(discovery));
+        live = live.with_ledger(Ledger::new(client.clone(), index, discovery, |_| {}));
+    }
+    let world = live.until(Instant::now() + PATIENCE);
+    let review = Review {
+        action: Action::Delete(subject),
+        user,
+        propagation: None,
+        is_owner: true,
+        expects_budgets: false,
+        dry_run: true,
+    };
     let verdict = decide(&review, &world, &settings).await;
     match args.output {
         Output::Text => print_text(&shown, &verdict),
@@ -94,9 +111,8 @@ fn object(words: &[String]) -> Result<(String, String), Error> {
 }
 
 /// The resource that kubectl would take a word for.
-async fn find(client: &Client, word: &str) -> Result<Served, Error> {
-    let discovery = discover(client).await?;
-    let found = discovery.resources.into_iter().find(|served| served.is_called(word));
+fn find(discovery: &Discovery, word: &str) -> Result<Served, Error> {
+    let found = discovery.resources.iter().find(|served| served.is_called(word)).cloned();
     found.ok_or_else(|| format!("the cluster serves no resource \"{word}\"").into())
 }
 

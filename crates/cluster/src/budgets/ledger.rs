@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
 use palisade_engine::{Answer, Loss, Object, Spent, Standing, Unknown, Withdrawal};
 use serde_json::json;
@@ -102,7 +102,14 @@ impl Ledger {
         really: bool,
     ) -> Answer<Spent> {
         let namespace = withdrawal.pod.namespace.as_deref().unwrap_or_default();
-        let budgets = self.index.budgets_in(namespace);
+        let mut budgets = self.index.budgets_in(namespace);
+        if budgets.is_empty() && withdrawal.expects_budgets && self.has_budgets(namespace).await? {
+            // One that was created just now, and the watch is about to bring.
+            let brought = self.index.until(|index| !index.budgets_in(namespace).is_empty());
+            // Without it, it has gone again in the meantime.
+            let _ = timeout(CATCH_UP, brought).await;
+            budgets = self.index.budgets_in(namespace);
+        }
         if budgets.is_empty() {
             return Ok(Spent::Granted);
         }
@@ -127,6 +134,18 @@ impl Ledger {
             }
         };
         timeout_at(deadline, spending).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Whether there is a budget in a namespace, asked of the API server.
+    async fn has_budgets(&self, namespace: &str) -> Answer<bool> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &budget_resource());
+        match timeout(CALL, api.list_metadata(&ListParams::default().limit(1))).await {
+            Ok(Ok(list)) => Ok(!list.items.is_empty()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
+            Ok(Err(error)) => Err(not_read(error.to_string())),
+            Err(_) => Err(not_read("the API server did not answer in time".to_owned())),
+        }
     }
 
     /// Whether a pod costs something of a budget.

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, watch};
 pub use account::Numbers;
 pub use ledger::{Entry, Ledger, Observed};
 pub use pods::{Controller, NamespacePods, Pod, Pods};
-pub use watches::{keep_index, watch_budgets};
+pub use watches::{keep_index, snapshot, watch_budgets};
 pub use workloads::{KindKey, Workload, Workloads};
 
 /// A budget, by namespace and name.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::api::{Api, DynamicObject};
+use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
@@ -14,9 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::budgets::ledger::scale_of;
+use crate::budgets::workloads::Scale;
 use crate::budgets::{Index, KindKey, Known, budget_resource, lock};
 use crate::discovery::{Discovery, Served};
-use crate::feed::feed;
+use crate::feed::{Fed, feed, list};
+use crate::live::segment;
 
 /// The workloads that nearly every cluster has.
 pub(crate) const ALWAYS_WATCHED: &[(&str, &str)] =
@@ -109,6 +111,37 @@ impl Index {
         *self.write_workloads() = super::Workloads::default();
         lock(&self.asked).clear();
     }
+}
+
+/// The budgets and pods of one namespace as they are now, for one question.
+pub async fn snapshot(client: &Client, namespace: &str) -> Result<Index, String> {
+    let index = Index::default();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &budget_resource());
+    let budgets = match api.list(&ListParams::default()).await {
+        Ok(list) => list.items,
+        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+        Err(error) => return Err(format!("listing budgets: {error}")),
+    };
+    let known = budgets.iter().map(Known::read).map(|known| (known.key.name.clone(), Arc::new(known)));
+    let known: BTreeMap<String, Arc<Known>> = known.collect();
+    if known.is_empty() {
+        index.switch_off();
+        return Ok(index);
+    }
+    index.replace_budgets(BTreeMap::from([(namespace.to_owned(), known)]));
+    let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
+    let listed = list(client, &path, &mut |fed| index.write_pods().take(&fed, &mut HashSet::new())).await;
+    listed.map_err(|broken| format!("listing pods: {broken}"))?;
+    // No watch tells about workloads, so that each is asked for.
+    for &(group, kind) in ALWAYS_WATCHED {
+        index.write_workloads().take(
+            &Fed::Complete(0),
+            &(group.into(), kind.into()),
+            &Scale(None),
+            &mut HashSet::new(),
+        );
+    }
+    Ok(index)
 }
 
 /// Watches pods and workloads while there are budgets, for ever.

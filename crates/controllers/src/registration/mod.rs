@@ -5,11 +5,12 @@
 //! added, such as a narrower `namespaceSelector`, and that can switch a guard off. Labels and annotations that
 //! others put on it are theirs.
 
+mod announce;
 mod coverage;
 mod plan;
 mod probe;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+pub use announce::announce;
 pub use coverage::{Coverage, Namespaces, Resolution};
 pub use plan::{Endpoint, FailurePolicy, Wanted, plan};
 pub use probe::Probe;
@@ -37,6 +39,8 @@ const CALL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Until every API server goes by a new configuration.
 const TAKEN_UP: Duration = Duration::from_millis(700);
+/// How long a budget that was announced is waited for.
+const EXPECTED: Duration = Duration::from_secs(20);
 /// A look without a reason, should a watch have missed something.
 const ROUND: Duration = Duration::from_secs(30);
 
@@ -102,7 +106,7 @@ pub async fn keep(
     let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
     let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
     let mut specs = inputs.budgets.specs();
-    let mut keeper = Keeper { configurations, settings, answers: false };
+    let mut keeper = Keeper { configurations, settings, answers: false, expected: HashMap::new() };
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -158,6 +162,8 @@ struct Keeper<'a> {
     settings: &'a Settings,
     /// Whether our server has been seen to answer.
     answers: bool,
+    /// The namespaces in which a budget is being created, and since when we know.
+    expected: HashMap<String, Instant>,
 }
 
 struct Outcome {
@@ -202,7 +208,10 @@ impl Keeper<'_> {
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (live, Some((((namespaces, policies), discovery), budgets))) => {
-                let budget_namespaces = budgets.iter().map(|known| known.key.namespace.clone()).collect();
+                let expected = self.still_expected(live.as_ref());
+                let mut budget_namespaces: BTreeSet<String> =
+                    budgets.iter().map(|known| known.key.namespace.clone()).collect();
+                budget_namespaces.extend(expected.iter().cloned());
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -214,7 +223,7 @@ impl Keeper<'_> {
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
-                let written = self.put(live, plan(&wanted), &material).await?;
+                let written = self.put(live, plan(&wanted), &expected, &material).await?;
                 let names: Vec<String> = budgets.iter().map(|known| budget_name(&known.key)).collect();
                 let carries =
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
@@ -226,10 +235,23 @@ impl Keeper<'_> {
         }
     }
 
+    /// The namespaces in which budgets are being created, less those that were announced long ago: there is one by
+    /// now, or nothing came of it.
+    fn still_expected(&mut self, live: Option<&ValidatingWebhookConfiguration>) -> BTreeSet<String> {
+        let announced = live.map(announce::expected).unwrap_or_default();
+        self.expected.retain(|name, _| announced.contains(name));
+        for name in announced {
+            self.expected.entry(name).or_insert_with(Instant::now);
+        }
+        let recent = self.expected.iter().filter(|(_, since)| since.elapsed() < EXPECTED);
+        recent.map(|(name, _)| name.clone()).collect()
+    }
+
     async fn put(
         &mut self,
         live: Option<ValidatingWebhookConfiguration>,
         webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
+        expected: &BTreeSet<String>,
         material: &Material,
     ) -> Result<bool, RegistrationError> {
         let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
@@ -237,6 +259,13 @@ impl Keeper<'_> {
             webhooks: None,
         });
         desired.labels_mut().insert(names::MANAGED_BY.0.to_owned(), names::MANAGED_BY.1.to_owned());
+        if expected.is_empty() {
+            desired.annotations_mut().remove(names::EXPECTED_BUDGETS);
+        } else {
+            desired.annotations_mut().insert(names::EXPECTED_BUDGETS.to_owned(), announce::written(expected));
+        }
+        // Absent and empty are the same to the API server.
+        desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
         if live.as_ref() == Some(&desired) {
             return Ok(false);

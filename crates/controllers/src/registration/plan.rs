@@ -25,7 +25,10 @@ const TIMEOUT_SECONDS: i32 = 5;
 /// How many owners an expression names. It costs the API server next to nothing up to here, and is refused
 /// somewhere below ten times as many.
 const UIDS_TOLD: usize = 2_000;
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// The webhook for deletions of pods.
+pub(super) const POD_DELETION: &str = "pod-deletion";
 
 /// Where the API server reaches us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,7 +238,7 @@ impl Wanted<'_> {
                 rules: Some(rules.to_vec()),
                 namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
                 match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
-                ..self.webhook(name)
+                ..self.webhook_at(name, "/admit/budgets")
             }
         };
         let prefix = budget::UNAVAILABLE_PREFIX;
@@ -253,7 +256,7 @@ impl Wanted<'_> {
         vec![
             declared,
             of_pods(
-                "pod-deletion",
+                POD_DELETION,
                 &[rule("DELETE", "", "pods")],
                 ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned()),
             ),

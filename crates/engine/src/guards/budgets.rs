@@ -30,7 +30,11 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         }
     };
     let really = found.findings.is_empty() && !review.dry_run;
-    let withdrawal = Withdrawal { pod: &subject.object.metadata, loss: loss.clone() };
+    let withdrawal = Withdrawal {
+        pod: &subject.object.metadata,
+        loss: loss.clone(),
+        expects_budgets: review.expects_budgets,
+    };
     let refused: Vec<Reason> = match world.spend(&withdrawal, really).await {
         Ok(Spent::Granted) => return,
         Ok(Spent::Refused(standings)) => {

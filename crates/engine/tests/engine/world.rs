@@ -138,6 +138,7 @@ fn review(action: Action<'_>) -> Review<'_> {
         user: User { name: "jane".into(), groups: vec!["dev".into()] },
         propagation: None,
         is_owner: false,
+        expects_budgets: false,
         dry_run: false,
     }
 }
