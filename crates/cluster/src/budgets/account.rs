@@ -291,7 +291,10 @@ pub(crate) fn admit(
         let uid = &*loser.uid;
         if status.reserves(uid) {
             let fresh = status.reserved_at.get(uid).is_some_and(|at| is_fresh(at, now));
-            let same = !loser.goes || status.deleted_pods.contains_key(uid);
+            // Another revision is another request: what comes of the first must not end the second.
+            let deleted = status.deleted_pods.get(uid);
+            let held = if loser.goes { deleted } else { deleted.or(status.unavailable_pods.get(uid)) };
+            let same = held.is_some_and(|revision| **revision == *loser.revision);
             if !fresh || !same {
                 reserve(status, loser, now);
                 changed = true;
@@ -324,6 +327,9 @@ fn reserve(status: &mut Status, loser: &Loser, now: Timestamp) {
     if loser.goes {
         status.unavailable_pods.remove(&uid);
         status.deleted_pods.insert(uid, revision);
+    } else if let Some(known) = status.deleted_pods.get_mut(&uid) {
+        // It goes all the same.
+        *known = revision;
     } else {
         status.unavailable_pods.insert(uid, revision);
     }
@@ -346,8 +352,16 @@ pub(crate) struct Seen<'a> {
     pub(crate) event_revision: u64,
 }
 
+/// How a pod is that turned out to live on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Available,
+    /// It is there, but does not serve: what was admitted may have been what took it down.
+    Down,
+}
+
 /// Drops the reservations whose loss has been seen, and those of pods that turned out to live on.
-pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashSet<String>) {
+pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<String, Life>) {
     let mut dropped: Vec<String> = Vec::new();
     let mut by_sight = false;
     let reservations = status.deleted_pods.iter().map(|(uid, revision)| (uid, revision, true));
@@ -355,14 +369,18 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashSet<Stri
         reservations.chain(status.unavailable_pods.iter().map(|(uid, revision)| (uid, revision, false)));
     for (uid, revision, goes) in reservations {
         let asked = number(revision);
-        let lost = match seen.pods.and_then(|pods| pods.get(uid.as_str())) {
+        let pod = seen.pods.and_then(|pods| pods.get(uid.as_str()));
+        let lost = match pod {
             Some(pod) if goes => pod.terminating,
             // What was seen before it was asked says nothing about what came of it.
             Some(pod) => pod.terminating || (pod.revision > asked && !pod.available),
             None => seen.revision >= asked,
         };
-        if lost || lives_on.contains(uid) {
-            by_sight |= lost;
+        let lives = lives_on.get(uid);
+        // That it is down must have been seen, or it would be counted as available without its reservation.
+        let down = lives == Some(&Life::Down) && pod.is_some_and(|pod| !pod.available);
+        if lost || down || lives == Some(&Life::Available) {
+            by_sight |= lost || down;
             dropped.push(uid.clone());
         }
     }
@@ -378,4 +396,293 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashSet<Stri
 /// Whether somebody who has seen pods up to a revision may decide by a status.
 pub(crate) fn has_seen_enough(status: &Status, revision: u64) -> bool {
     status.observed_pods_resource_version.as_deref().map_or(0, number) <= revision
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budgets::pods::Pods;
+    use crate::budgets::workloads::Scale;
+    use crate::feed::Fed;
+    use palisade_engine::Object;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    /// A namespace of workloads and pods.
+    #[derive(Default)]
+    struct Shop {
+        workloads: Workloads,
+        pods: Pods,
+        gone: HashMap<Box<str>, Option<Workload>>,
+        number: u64,
+    }
+
+    fn owner(kind: &str, name: &str) -> Value {
+        let (kind, group) = kind.split_once('.').unwrap_or((kind, "apps"));
+        json!([{"apiVersion": format!("{group}/v1"), "kind": kind, "name": name, "uid": name, "controller": true}])
+    }
+
+    impl Shop {
+        /// A workload: `kind`, name, how many it wants, and the `kind` and name of its owner.
+        fn workload(mut self, kind: &str, name: &str, wants: i64, above: Option<(&str, &str)>) -> Self {
+            self = self.workload_with(kind, name, &json!({"replicas": wants}), above, &json!({}));
+            self
+        }
+
+        fn workload_with(
+            mut self,
+            kind: &str,
+            name: &str,
+            spec: &Value,
+            above: Option<(&str, &str)>,
+            metadata: &Value,
+        ) -> Self {
+            let (kind, group) = kind.split_once('.').unwrap_or((kind, "apps"));
+            let mut object = json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "1"},
+                "spec": spec, "status": {"replicas": 1}});
+            if let Some((kind, name)) = above {
+                object["metadata"]["ownerReferences"] = owner(kind, name);
+            }
+            for (key, value) in metadata.as_object().unwrap() {
+                object["metadata"][key] = value.clone();
+            }
+            let text = object.to_string();
+            let object = Object::parse(text.as_bytes()).unwrap();
+            let scale = Scale::known(group, kind).unwrap_or(Scale(None));
+            self.workloads.take(
+                &Fed::Applied(&object),
+                &(group.into(), kind.into()),
+                &scale,
+                &mut HashSet::new(),
+            );
+            self
+        }
+
+        /// So many pods of a workload, available or not.
+        fn pods(mut self, count: usize, available: bool, of: Option<(&str, &str)>) -> Self {
+            for _ in 0..count {
+                self.number += 1;
+                let name = format!("{}-{}", of.map_or("pod", |(_, name)| name), self.number - 1);
+                self = self.pod(&name, available, of, &json!({}));
+            }
+            self
+        }
+
+        fn pod(mut self, name: &str, available: bool, of: Option<(&str, &str)>, metadata: &Value) -> Self {
+            let ready = if available { "True" } else { "False" };
+            let mut object = json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "9",
+                    "labels": {"app": "web"}},
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+            if let Some((kind, name)) = of {
+                object["metadata"]["ownerReferences"] = owner(kind, name);
+            }
+            for (key, value) in metadata.as_object().unwrap() {
+                object["metadata"][key] = value.clone();
+            }
+            let text = object.to_string();
+            self.pods.take(&Fed::Applied(&Object::parse(text.as_bytes()).unwrap()), &mut HashSet::new());
+            self
+        }
+
+        fn gone(mut self, uid: &str) -> Self {
+            self.gone.insert(uid.into(), None);
+            self
+        }
+
+        /// Total, available and desired.
+        fn count(&self, spec: &Value) -> (i64, i64, i64) {
+            let budget = Budget::read(spec).unwrap();
+            let owners = Owners { watched: &self.workloads, asked: &self.gone };
+            let census = census(&budget, "shop", self.pods.of_namespace("shop"), &owners).unwrap();
+            let Numbers { available, desired, total } = Numbers::of(&budget, &census, &Status::default());
+            (total, available, desired)
+        }
+    }
+
+    fn all() -> Value {
+        json!({"selector": {"app": "web"}, "maxUnavailable": 1})
+    }
+
+    fn of(api: &str, kind: &str, name: &str) -> Value {
+        json!({"targetRef": {"apiVersion": api, "kind": kind, "name": name}, "maxUnavailable": 1})
+    }
+
+    #[test]
+    fn a_deployment_in_the_middle_of_a_roll_counts_once() {
+        let shop = Shop::default()
+            .workload("Deployment", "web", 10, None)
+            .workload("ReplicaSet", "web-1", 8, Some(("Deployment", "web")))
+            .workload("ReplicaSet", "web-2", 5, Some(("Deployment", "web")))
+            .pods(8, true, Some(("ReplicaSet", "web-1")))
+            .pods(5, false, Some(("ReplicaSet", "web-2")));
+        assert_eq!(shop.count(&all()), (10, 8, 9));
+        assert_eq!(shop.count(&of("apps", "Deployment", "web")), (10, 8, 9));
+        assert_eq!(
+            shop.count(&of("apps/v1", "ReplicaSet", "web-1")),
+            (8, 8, 7),
+            "a target stands for itself"
+        );
+        assert_eq!(shop.count(&of("apps/v1", "Deployment", "other")), (0, 0, 0));
+        assert_eq!(
+            shop.count(&of("apps.kruise.io", "Deployment", "web")),
+            (0, 0, 0),
+            "another group is another kind"
+        );
+    }
+
+    #[test]
+    fn several_workloads_add_up_and_pods_without_one_count_themselves() {
+        let shop = Shop::default()
+            .workload("StatefulSet", "db", 3, None)
+            .workload("CloneSet.apps.kruise.io", "clones", 4, None)
+            .pods(3, true, Some(("StatefulSet", "db")))
+            .pods(4, true, Some(("CloneSet.apps.kruise.io", "clones")))
+            .pods(2, true, None)
+            .pod("down", false, None, &json!({}))
+            .pod("going", true, None, &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        assert_eq!(shop.count(&all()), (3 + 4 + 4, 3 + 4 + 2, 10));
+    }
+
+    #[test]
+    fn the_highest_that_says_how_many_it_wants_decides() {
+        let united = ("UnitedDeployment.apps.kruise.io", "ud");
+        let shop = Shop::default()
+            .workload("UnitedDeployment.apps.kruise.io", "ud", 10, None)
+            .workload("StatefulSet", "ud-a", 4, Some(united))
+            .workload("StatefulSet", "ud-b", 4, Some(united))
+            .pods(4, true, Some(("StatefulSet", "ud-a")));
+        assert_eq!(shop.count(&of("apps.kruise.io/v1alpha1", "UnitedDeployment", "ud")), (10, 4, 9));
+        assert_eq!(shop.count(&all()), (10, 4, 9));
+        let operator = ("Kafka.example.com", "k");
+        let shop = Shop::default()
+            .workload("Kafka.example.com", "k", 99, None)
+            .workload("StatefulSet", "brokers", 3, Some(operator))
+            .pods(3, true, Some(("StatefulSet", "brokers")));
+        assert_eq!(shop.count(&of("example.com/v1", "Kafka", "k")), (3, 3, 2), "its own kind has no scale");
+    }
+
+    #[test]
+    fn a_target_without_pods_wants_them_all_the_same() {
+        let shop = Shop::default().workload("Deployment", "web", 10, None);
+        assert_eq!(shop.count(&of("apps", "Deployment", "web")), (10, 0, 9));
+    }
+
+    #[rstest]
+    #[case::deployment_gone("web", json!({}), true)]
+    #[case::deleted_in_the_foreground("", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}), true)]
+    #[case::orphaning("", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["orphan"]}), false)]
+    fn a_workload_that_goes_takes_its_pods(#[case] gone: &str, #[case] metadata: Value, #[case] free: bool) {
+        let mut shop = Shop::default();
+        if gone.is_empty() {
+            shop = shop.workload_with("Deployment", "web", &json!({"replicas": 3}), None, &metadata);
+        }
+        let shop = shop
+            .workload("ReplicaSet", "web-1", 3, Some(("Deployment", "web")))
+            .pods(3, true, Some(("ReplicaSet", "web-1")))
+            .gone("web");
+        assert_eq!(shop.count(&all()), if free { (0, 0, 0) } else { (3, 3, 2) });
+    }
+
+    #[test]
+    fn what_a_workload_no_longer_wants_is_not_counted_on() {
+        let of_db = Some(("StatefulSet", "db"));
+        let shop = Shop::default()
+            .workload("StatefulSet", "db", 2, None)
+            .pod("db-0", false, of_db, &json!({}))
+            .pod("db-1", true, of_db, &json!({}))
+            .pod("db-2", true, of_db, &json!({}));
+        assert_eq!(shop.count(&all()), (2, 1, 1));
+        let budget = Budget::read(&all()).unwrap();
+        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+        let db = Controller {
+            uid: "db".into(),
+            group: "apps".into(),
+            kind: "StatefulSet".into(),
+            name: "db".into(),
+        };
+        let is =
+            |name: &str| membership(&budget, name, |_| Some("web".to_owned()), Some(&db), &owners).unwrap();
+        assert_eq!(
+            (is("db-1"), is("db-2"), is("db-10")),
+            (Membership::Member, Membership::Unwanted, Membership::Unwanted)
+        );
+        let none =
+            Shop::default().workload("Deployment", "web", 0, None).pods(3, true, Some(("Deployment", "web")));
+        assert_eq!(none.count(&all()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_owner_that_nobody_knows_is_asked_for_but_not_for_a_pod_that_goes() {
+        let budget = Budget::read(&all()).unwrap();
+        let count = |shop: &Shop| {
+            let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+            census(&budget, "shop", shop.pods.of_namespace("shop"), &owners)
+        };
+        let shop = Shop::default().pods(2, true, Some(("ReplicaSet", "web-1")));
+        assert_eq!(count(&shop).unwrap_err().iter().map(|owner| &*owner.name).collect::<Vec<_>>(), ["web-1"]);
+        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let shop = Shop::default().pod("x", true, Some(("ReplicaSet", "web-1")), &going);
+        assert_eq!(count(&shop), Ok(Census::default()));
+    }
+
+    fn loser(uid: &str, goes: bool) -> Loser {
+        Loser { uid: uid.into(), revision: "9".into(), goes }
+    }
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn as_many_are_admitted_as_are_allowed_and_each_once() {
+        let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 2})).unwrap();
+        let shop =
+            Shop::default().workload("Deployment", "web", 4, None).pods(4, true, Some(("Deployment", "web")));
+        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let mut status = Status::default();
+        let losers: Vec<Loser> = ["web-0", "web-0", "web-1", "web-2"].map(|uid| loser(uid, true)).into();
+        let (admitted, numbers, changed) = admit(&budget, &census, &mut status, &losers, second(100));
+        let spent = Numbers { available: 2, desired: 2, total: 4 };
+        assert_eq!(admitted, [Admitted::Yes, Admitted::Yes, Admitted::Yes, Admitted::No(spent)]);
+        assert_eq!((numbers, changed), (spent, true));
+        assert_eq!(status.deleted_pods.keys().collect::<Vec<_>>(), ["web-0", "web-1"]);
+        let again = |status: &mut Status, loser: &Loser, at| {
+            admit(&budget, &census, status, std::slice::from_ref(loser), second(at))
+        };
+        assert!(!again(&mut status, &losers[0], 104).2, "asked again at once: nothing to write");
+        assert!(again(&mut status, &losers[0], 105).2, "asked again later: it must not end too soon");
+        let unseen = again(&mut status, &loser("just-ready", true), 105);
+        assert_eq!(unseen.0, [Admitted::Yes], "the review knows that it is available, and so one more is");
+    }
+
+    #[test]
+    fn a_loss_that_has_been_seen_is_no_longer_reserved() {
+        let of_web = Some(("Deployment", "web"));
+        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "12"});
+        let shop = Shop::default()
+            .pod("staying", true, of_web, &json!({}))
+            .pod("going", false, of_web, &going)
+            .pod("down", false, of_web, &json!({"resourceVersion": "13"}))
+            .pod("down-before", false, of_web, &json!({"resourceVersion": "9"}));
+        let mut status = Status::default();
+        for (uid, goes) in [
+            ("staying", true),
+            ("going", true),
+            ("gone", true),
+            ("down", false),
+            ("down-before", false),
+            ("up", false),
+        ] {
+            reserve(&mut status, &loser(uid, goes), second(0));
+        }
+        let seen = Seen { pods: shop.pods.of_namespace("shop"), revision: 20, event_revision: 13 };
+        let lives_on = HashMap::from([("down-before".to_owned(), Life::Available)]);
+        sweep(&mut status, seen, &lives_on);
+        assert_eq!(status.deleted_pods.keys().collect::<Vec<_>>(), ["staying"]);
+        assert!(status.unavailable_pods.is_empty());
+        assert_eq!(status.reserved_at.len(), 1);
+        assert_eq!(status.observed_pods_resource_version.as_deref(), Some("13"));
+        assert!(has_seen_enough(&status, 13) && !has_seen_enough(&status, 12));
+    }
 }

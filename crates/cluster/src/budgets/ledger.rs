@@ -8,7 +8,7 @@
 //! after the other, and given back where one of them refuses; whoever dies in between leaves reservations that end by
 //! themselves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
-use palisade_engine::{Answer, Loss, Object, Spent, Standing, Unknown, Withdrawal};
+use palisade_engine::{Answer, Loss, Object, PodState, Spent, Standing, Unknown, Withdrawal, is_available};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::budgets::account::{
-    Admitted, Census, Loser, Membership, Numbers, Owners, Seen, admit, census, has_seen_enough, membership,
-    release, sweep,
+    Admitted, Census, Life, Loser, Membership, Numbers, Owners, Seen, admit, census, has_seen_enough,
+    membership, release, sweep,
 };
 use crate::budgets::workloads::{Scale, Workload};
 use crate::budgets::{Controller, Index, Key, Known, budget_resource, lock};
@@ -248,7 +248,7 @@ impl Ledger {
     }
 
     /// How a budget stands now, for its status. `lives_on` are pods that were seen to live on.
-    pub async fn observe(&self, known: &Known, lives_on: &HashSet<String>) -> Answer<Observed> {
+    pub async fn observe(&self, known: &Known, lives_on: &HashMap<String, Life>) -> Answer<Observed> {
         let budget = readable(known)?;
         let census = self.census(known).await?;
         let mut status = known.status.clone();
@@ -345,20 +345,18 @@ impl Ledger {
         Ok(found)
     }
 
-    /// Whether a pod of a reservation turned out to live on: it is there, and not going.
-    pub async fn lives_on(&self, namespace: &str, uid: &str) -> bool {
-        let name =
-            self.index.pods().of_namespace(namespace).and_then(|pods| Some(pods.get(uid)?.name.clone()));
+    /// How a pod is whose reservation nothing seems to come of; `None` if it is going, gone, or nobody can tell.
+    pub async fn life_of(&self, namespace: &str, uid: &str) -> Option<Life> {
         // Nobody knows it by a name any more: the index has seen it go, or will.
-        let Some(name) = name else { return false };
+        let name = self.index.pods().of_namespace(namespace)?.get(uid)?.name.clone();
         let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(&name));
-        let Ok(request) = get(&path, crate::live::METADATA) else { return false };
-        match timeout(CALL, self.client.request_text(request)).await {
-            Ok(Ok(text)) => Object::parse(text.as_bytes())
-                .is_ok_and(|pod| pod.metadata.uid == uid && pod.metadata.deletion_timestamp.is_none()),
-            // Not knowing keeps the reservation.
-            _ => false,
+        let text = timeout(CALL, self.client.request_text(get(&path, WHOLE).ok()?)).await.ok()?.ok()?;
+        let pod = Object::parse(text.as_bytes()).ok()?;
+        if pod.metadata.uid != uid || pod.metadata.deletion_timestamp.is_some() {
+            return None;
         }
+        let state = PodState::read(&pod).ok()?;
+        Some(if is_available(&pod, &state) { Life::Available } else { Life::Down })
     }
 
     /// Writes a status over the one that was read.
@@ -475,9 +473,9 @@ async fn settle(ledger: &Ledger, key: &Key, batch: Vec<Request>, newest: &mut Op
             Ok(decided) => decided,
             Err(unknown) => return answer_all(waiting, &Err(unknown)),
         };
-        let all_admitted = admitted.iter().all(|admitted| *admitted == Admitted::Yes);
         let step = match status {
-            None if all_admitted || fresh => Step::Answer,
+            None if fresh => Step::Answer,
+            // Neither a no nor a reservation that is there already is believed from memory.
             None => Step::Read,
             Some(status) => match timeout(CALL, ledger.write(&known, &status)).await {
                 Ok(Ok(written)) => {

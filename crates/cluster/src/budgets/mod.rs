@@ -11,6 +11,8 @@
 
 mod account;
 mod ledger;
+#[cfg(test)]
+mod model;
 mod pods;
 mod watches;
 mod workloads;
@@ -24,7 +26,7 @@ use kube::core::GroupVersionKind;
 use palisade_api::budget::{self, Budget, Status};
 use tokio::sync::{Notify, watch};
 
-pub use account::Numbers;
+pub use account::{Life, Numbers};
 pub use ledger::{Entry, Ledger, Observed};
 pub use pods::{Controller, NamespacePods, Pod, Pods};
 pub use watches::{keep_index, snapshot, watch_budgets};

@@ -189,10 +189,10 @@ async fn reconcile(
     carried: &Carried,
     reset: bool,
 ) -> Kept {
-    let mut lives_on = HashSet::new();
+    let mut lives_on = HashMap::new();
     for uid in due {
-        if ledger.lives_on(&known.key.namespace, uid).await {
-            lives_on.insert(uid.clone());
+        if let Some(life) = ledger.life_of(&known.key.namespace, uid).await {
+            lives_on.insert(uid.clone(), life);
         }
     }
     let observed = if known.budget.is_ok() {

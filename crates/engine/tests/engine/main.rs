@@ -1,6 +1,7 @@
 //! The decision, sentence by sentence.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod budgets;
 mod cascade;
 mod labels;
 mod protections;

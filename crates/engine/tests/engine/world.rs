@@ -1,18 +1,21 @@
 //! A world in which every answer is given beforehand, and the words of these tests.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use futures::executor::block_on;
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_engine::{
-    Action, Answer, Census, Code, Count, Definition, Judged, Kind, Object, Place, Protections, Review,
-    Search, Settings, Subject, Unknown, User, Verdict, World, decide, prose,
+    Action, Answer, Census, Code, Count, Definition, Judged, Kind, Loss, Object, Place, Protections, Review,
+    Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
-#[derive(Clone)]
 pub(crate) struct Given {
+    pub(crate) spent: Answer<Spent>,
+    /// What was asked of budgets, and whether in earnest.
+    pub(crate) losses: Mutex<Vec<(Loss, bool)>>,
     pub(crate) pods: Answer<Census>,
     pub(crate) claims: Answer<Census>,
     pub(crate) instances: Answer<Census>,
@@ -27,6 +30,8 @@ impl Default for Given {
     fn default() -> Self {
         let unasked = || Unknown::new("a question that this case should not ask", "");
         Self {
+            spent: Ok(Spent::Granted),
+            losses: Mutex::default(),
             pods: Err(unasked()),
             claims: Err(unasked()),
             instances: Err(unasked()),
@@ -98,6 +103,10 @@ impl World for Given {
         }
         Ok(search)
     }
+    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Answer<Spent> {
+        self.losses.lock().unwrap().push((withdrawal.loss.clone(), really));
+        self.spent.clone()
+    }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         self.pod.clone()
     }
@@ -126,6 +135,7 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "ClusterRole" => ("rbac.authorization.k8s.io", "clusterroles"),
         "Widget" => ("example.com", "widgets"),
         "Event" => ("", "events"),
+        "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
         other => panic!("no such kind in these tests: {other}"),
     };
     let kind = kind.strip_prefix("Advanced").unwrap_or(kind);
