@@ -27,7 +27,7 @@ test: toolchain control-plane ## Everything: format, lints, unit, generated file
 	$(CARGO) build --locked -p palisade
 	$(CARGO) test --locked --workspace --exclude palisade-e2e
 	hack/generate.sh --check
-	$(CARGO) test --locked -p palisade-e2e
+	$(CARGO) test --locked -p palisade-e2e -- --test-threads=6
 
 .PHONY: bench
 bench: build control-plane ## Measure, and write the report to stdout and bench/results/

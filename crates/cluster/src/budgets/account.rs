@@ -15,7 +15,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use palisade_api::budget::{Budget, Chosen, Status, Target};
 
-use crate::budgets::pods::{Controller, Labels, NamespacePods, Pod};
+use crate::budgets::pods::{Controller, Labels, NamespacePods, Pod, State};
 use crate::budgets::workloads::{End, Workload, Workloads};
 use crate::feed::number;
 
@@ -171,7 +171,7 @@ pub(crate) fn census(
                     },
                     Err(unknown) => {
                         // One that is going tells nothing that the others don't.
-                        if !pod.terminating {
+                        if !pod.is_terminating() {
                             missing.insert(unknown.clone());
                         }
                         None
@@ -186,7 +186,7 @@ pub(crate) fn census(
                 if let Some(index) = chain.links.iter().rposition(|(_, workload)| workload.wants.is_some()) {
                     let (controller, workload) = chain.links[index];
                     wanted.insert(&controller.uid, workload.wants.unwrap_or_default());
-                    if pod.available && workload.wants != Some(0) && !chain.is_surplus(&pod.name) {
+                    if pod.is_available() && workload.wants != Some(0) && !chain.is_surplus(&pod.name) {
                         census.available.insert(uid.clone());
                     }
                 } else {
@@ -216,8 +216,8 @@ pub(crate) fn census(
 impl Census {
     /// A pod that nobody but itself wants.
     fn count_itself(&mut self, uid: &str, pod: &Pod) {
-        self.total += i64::from(!pod.finished);
-        if pod.available {
+        self.total += i64::from(pod.state != State::Finished);
+        if pod.is_available() {
             self.available.insert(uid.into());
         }
     }
@@ -371,14 +371,14 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<Stri
         let asked = number(revision);
         let pod = seen.pods.and_then(|pods| pods.get(uid.as_str()));
         let lost = match pod {
-            Some(pod) if goes => pod.terminating,
+            Some(pod) if goes => pod.is_terminating(),
             // What was seen before it was asked says nothing about what came of it.
-            Some(pod) => pod.terminating || (pod.revision > asked && !pod.available),
+            Some(pod) => pod.is_terminating() || (pod.revision > asked && !pod.is_available()),
             None => seen.revision >= asked,
         };
         let lives = lives_on.get(uid);
         // That it is down must have been seen, or it would be counted as available without its reservation.
-        let down = lives == Some(&Life::Down) && pod.is_some_and(|pod| !pod.available);
+        let down = lives == Some(&Life::Down) && pod.is_some_and(|pod| !pod.is_available());
         if lost || down || lives == Some(&Life::Available) {
             by_sight |= lost || down;
             dropped.push(uid.clone());

@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 
 pub use account::{Life, Numbers};
 pub use ledger::{Entry, Ledger, Observed};
-pub use pods::{Controller, NamespacePods, Pod, Pods};
+pub use pods::{Controller, NamespacePods, Pod, Pods, State};
 pub use watches::{keep_index, snapshot, watch_budgets};
 pub use workloads::{KindKey, Workload, Workloads};
 
@@ -75,6 +75,9 @@ pub fn budget_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&gvk, budget::PLURAL)
 }
 
+/// An owner that was asked about, if it was there, and when.
+type Asked = (Option<Workload>, tokio::time::Instant);
+
 /// Everything that is watched for budgets.
 #[derive(Debug)]
 pub struct Index {
@@ -92,7 +95,7 @@ pub struct Index {
     /// Moves when a budget comes, goes, or asks for something else; `None` before the first list.
     specs: watch::Sender<Option<u64>>,
     /// Owners that were asked about because no watch told. What is gone stays gone.
-    asked: Mutex<HashMap<Box<str>, (Option<Workload>, tokio::time::Instant)>>,
+    asked: Mutex<HashMap<Box<str>, Asked>>,
 }
 
 impl Default for Index {

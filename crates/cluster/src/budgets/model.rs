@@ -340,7 +340,7 @@ impl Cluster {
                 }
             }
             2 | 3 if !self.requests.is_empty() => {
-                self.step(pick % self.requests.len(), flag || pick % 4 != 0)
+                self.step(pick % self.requests.len(), flag || pick % 4 != 0);
             }
             4 | 5 => self.see_next(replica),
             6 => self.copies[replica] = self.stored.clone(),

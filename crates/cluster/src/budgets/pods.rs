@@ -17,12 +17,30 @@ pub struct Pod {
     pub revision: u64,
     pub labels: Labels,
     pub controller: Option<Arc<Controller>>,
-    pub available: bool,
-    pub terminating: bool,
-    /// Succeeded or Failed.
-    pub finished: bool,
+    pub state: State,
     /// Which list saw it last.
     round: bool,
+}
+
+/// How a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Available,
+    /// It may become available, again.
+    Down,
+    Terminating,
+    /// Succeeded or Failed.
+    Finished,
+}
+
+impl Pod {
+    pub fn is_available(&self) -> bool {
+        self.state == State::Available
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.state == State::Terminating
+    }
 }
 
 /// The owner that looks after an object.
@@ -148,9 +166,15 @@ impl Pods {
             revision,
             labels: self.pool.labels(metadata),
             controller: Controller::of(metadata).map(|controller| self.pool.controller(controller)),
-            available: is_available(object, &state),
-            terminating: metadata.deletion_timestamp.is_some(),
-            finished: state.is_finished(),
+            state: if metadata.deletion_timestamp.is_some() {
+                State::Terminating
+            } else if state.is_finished() {
+                State::Finished
+            } else if is_available(object, &state) {
+                State::Available
+            } else {
+                State::Down
+            },
             round: self.round,
         };
         let namespace = self.pool.word(metadata.namespace.as_deref().unwrap_or_default());
@@ -251,7 +275,7 @@ mod tests {
             .of_namespace("shop")
             .into_iter()
             .flatten()
-            .map(|(uid, pod)| (uid.to_string(), pod.available))
+            .map(|(uid, pod)| (uid.to_string(), pod.is_available()))
             .collect();
         known.sort();
         known

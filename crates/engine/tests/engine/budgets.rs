@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use futures::executor::block_on;
 use palisade_engine::{
-    Action, Kind, Loss, Object, Part, Review, Spent, Standing, Subject, Unknown, User, Verdict, decide,
+    Action, Code, Kind, Loss, Object, Part, Review, Spent, Standing, Subject, Unknown, User, Verdict, decide,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -126,7 +126,7 @@ fn these_change_nothing_about_it(#[case] at: &str, #[case] to: Value) {
         pod["spec"]["readinessGates"] = json!([]);
     }
     assert_eq!(
-        delete(&pod, &Given { spent: Ok(spent()), ..Given::default() }).code().map(|code| code.status()),
+        delete(&pod, &Given { spent: Ok(spent()), ..Given::default() }).code().map(Code::status),
         Some(429)
     );
 }
@@ -185,7 +185,7 @@ fn nothing_is_taken_on_a_dry_run_or_where_something_else_refuses() {
     let labelled = changed("/metadata/labels/policy.kruise.io~1delete-protection", &json!("Always"));
     let both = Given { spent: Ok(spent()), ..Given::default() };
     let verdict = delete(&labelled, &both);
-    assert_eq!(verdict.code().map(|code| code.status()), Some(403));
+    assert_eq!(verdict.code().map(Code::status), Some(403));
     assert_eq!(verdict.findings.len(), 2, "both are told");
     allowed(&delete(&pod(), &world));
     let really: Vec<bool> = [&world.losses, &both.losses]

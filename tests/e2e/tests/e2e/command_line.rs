@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Said, palisade_binary, run, shared};
 
-async fn palisade(cluster: &Cluster, words: &str) -> Said {
+pub(crate) async fn palisade(cluster: &Cluster, words: &str) -> Said {
     run(&palisade_binary(), &cluster.plane.kubeconfig(), words.split_whitespace(), "").await
 }
 
