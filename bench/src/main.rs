@@ -4,6 +4,7 @@
 //! alternate, and medians are reported.
 
 mod api_server;
+mod budgets;
 mod cascade;
 mod decision;
 mod report;
@@ -22,10 +23,11 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let done = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // The benchmark's own servers, in processes of their own.
+        ["index", count] => budgets::hold(count),
         ["serve", which, folder] => server::serve(which, Path::new(folder)),
         [] => measure(None),
         [section] => measure(Some(section)),
-        _ => Err("usage: palisade-bench [decision | rules | server | api-server | cascade]".into()),
+        _ => Err("usage: palisade-bench [decision | rules | server | api-server | cascade | budgets]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,6 +45,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
         Some("decision") => decision::measure(&mut report),
         Some("rules") => decision::measure_rules(&mut report),
         Some("cascade") => cascade::measure(&mut report),
+        Some("budgets") => budgets::measure(&mut report),
         Some("server") => server::measure(&mut report),
         Some("api-server") => api_server::measure(&mut report),
         Some(other) => Err(format!("there is no section \"{other}\"").into()),
@@ -52,6 +55,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
             server::measure(&mut report)?;
             api_server::measure(&mut report)?;
             cascade::measure(&mut report)?;
+            budgets::measure(&mut report)?;
             report.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("results"))
         }
     }

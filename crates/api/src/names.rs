@@ -13,8 +13,9 @@ pub const TLS_SECRET: &str = "palisade-tls";
 /// `palisade uninstall` sets it, so that a running leader does not put back what was just removed.
 pub const SUSPENDED: &str = "palisade.dev/suspended";
 
-/// An annotation on the `ValidatingWebhookConfiguration`: the namespaces in which budgets are just being created.
-pub const EXPECTED_BUDGETS: &str = "palisade.dev/expected-budgets";
+/// The prefix of annotations on the `ValidatingWebhookConfiguration` that name namespaces in which budgets are just
+/// being created.
+pub const EXPECTED_BUDGETS: &str = "expected-budgets.palisade.dev/";
 
 /// Set on everything that Palisade writes.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", PALISADE);

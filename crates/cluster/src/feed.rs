@@ -101,31 +101,37 @@ pub(crate) async fn list(
         let request = get(&page_uri(path, &[], &token), WHOLE)?;
         let asked = timeout(PAGE_PATIENCE, client.request_text(request)).await.map_err(|_| Broken::Silent)?;
         let text = asked.map_err(NoAnswer::from)?;
-        let (mut revision, mut next) = (String::new(), String::new());
-        Cursor::new(text.as_bytes()).object(|key, value| {
-            match &*key {
-                "metadata" => value.object(|key, value| {
-                    match &*key {
-                        "resourceVersion" => revision = value.string()?.into_owned(),
-                        "continue" => next = value.string()?.into_owned(),
-                        _ => value.skip()?,
-                    }
-                    Ok(())
-                })?,
-                "items" => value.list(|item| {
-                    take(Fed::Listed(&Object::read(item)?));
-                    Ok(())
-                })?,
-                _ => value.skip()?,
-            }
-            Ok(())
-        })?;
+        let (revision, next) = take_page(text.as_bytes(), take)?;
         if next.is_empty() {
             take(Fed::Complete(number(&revision)));
             return Ok(revision);
         }
         token = next;
     }
+}
+
+/// Takes one page, and returns its revision and the token for the next.
+pub(crate) fn take_page(text: &[u8], take: &mut impl FnMut(Fed<'_>)) -> Result<(String, String), Malformed> {
+    let (mut revision, mut next) = (String::new(), String::new());
+    Cursor::new(text).object(|key, value| {
+        match &*key {
+            "metadata" => value.object(|key, value| {
+                match &*key {
+                    "resourceVersion" => revision = value.string()?.into_owned(),
+                    "continue" => next = value.string()?.into_owned(),
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?,
+            "items" => value.list(|item| {
+                take(Fed::Listed(&Object::read(item)?));
+                Ok(())
+            })?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok((revision, next))
 }
 
 async fn watch(

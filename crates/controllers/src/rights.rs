@@ -69,7 +69,12 @@ fn cluster_rules() -> Value {
     let configurations = "validatingwebhookconfigurations";
     json!([
         rule(group, configurations, &["create"]),
-        rule_for(group, configurations, names::PALISADE, &["get", "list", "watch", "update", "delete"]),
+        rule_for(
+            group,
+            configurations,
+            names::PALISADE,
+            &["get", "list", "watch", "update", "patch", "delete"]
+        ),
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
         rule("", "namespaces", &["get", "list"]),

@@ -31,6 +31,8 @@ pub enum Loss {
     Gate(String),
     /// A label that says it is being upgraded by hand.
     HotUpgrade(String),
+    /// Labels by which a budget may have chosen it, so that it no longer counts.
+    Relabelling,
 }
 
 /// Which part of a pod an update is for.
@@ -126,15 +128,16 @@ pub fn loss_by_update(
     if let Some((key, _)) = label {
         return Ok(Some(Loss::HotUpgrade(key.to_owned())));
     }
+    let relabelled = (old.metadata.labels != new.metadata.labels).then_some(Loss::Relabelling);
     match part {
-        Part::Whole => Ok(restarting_change(old, new)?.map(Loss::Update)),
-        Part::Resize => Ok(restarting_resize(old, new)?.map(Loss::Resize)),
+        Part::Whole => Ok(restarting_change(old, new)?.map(Loss::Update).or(relabelled)),
+        Part::Resize => Ok(restarting_resize(old, new)?.map(Loss::Resize).or(relabelled)),
         // The kubelet says how things are; others say how they shall be.
-        Part::Status if user.is_node() => Ok(None),
+        Part::Status if user.is_node() => Ok(relabelled),
         Part::Status => {
             let (before, after) = (PodState::read(old)?, PodState::read(new)?);
             let closed = before.readiness_gates.iter().find(|gate| before.meets(gate) && !after.meets(gate));
-            Ok(closed.map(|gate| Loss::Gate(gate.to_string())))
+            Ok(closed.map(|gate| Loss::Gate(gate.to_string())).or(relabelled))
         }
     }
 }

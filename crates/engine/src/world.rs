@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
-use crate::object::{Definition, Metadata};
+use crate::object::{Definition, Metadata, Pairs};
 use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::Subject;
@@ -74,6 +74,8 @@ pub trait World: Sync {
 pub struct Withdrawal<'a> {
     pub pod: &'a Metadata<'a>,
     pub loss: Loss,
+    /// The labels that it will have, where they change.
+    pub relabelled: Option<&'a Pairs<'a>>,
     /// Whether there should be budgets where the pod is.
     pub expects_budgets: bool,
 }

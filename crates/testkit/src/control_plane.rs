@@ -101,13 +101,23 @@ impl ControlPlane {
 
     /// A client with the rights of a kubeconfig.
     pub async fn client_with(&self, kubeconfig: &Path) -> Result<Client, TestkitError> {
+        let config = self.config(kubeconfig).await?;
+        Client::try_from(config).map_err(TestkitError::api("making a client"))
+    }
+
+    async fn config(&self, kubeconfig: &Path) -> Result<Config, TestkitError> {
         let unreadable = |error: kube::config::KubeconfigError| TestkitError::Command {
             what: format!("reading {}", kubeconfig.display()),
             output: error.to_string(),
         };
         let read = Kubeconfig::read_from(kubeconfig).map_err(unreadable)?;
-        let config =
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(unreadable)?;
+        Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(unreadable)
+    }
+
+    /// The administrator's client, which reports a 429 instead of trying again by itself.
+    pub async fn impatient_client(&self) -> Result<Client, TestkitError> {
+        let mut config = self.config(&self.kubeconfig()).await?;
+        config.default_retry = false;
         Client::try_from(config).map_err(TestkitError::api("making a client"))
     }
 

@@ -18,7 +18,9 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
-use palisade_engine::{Answer, Loss, Object, PodState, Spent, Standing, Unknown, Withdrawal, is_available};
+use palisade_engine::{
+    Answer, Loss, Object, Pairs, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
+};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -153,14 +155,31 @@ impl Ledger {
         let budget = readable(known)?;
         let pod = withdrawal.pod;
         let controller = Controller::of(pod);
-        let label = |key: &str| pod.labels.get(key).map(str::to_owned);
-        let found = self
-            .with_owners(&known.key.namespace, |owners| {
-                membership(budget, &pod.name, label, controller.as_ref(), owners)
-                    .map_err(|missing| vec![missing])
-            })
-            .await?;
-        Ok(found == Membership::Member)
+        let found = self.membership(known, budget, withdrawal, &pod.labels, controller.as_ref()).await?;
+        let stays = match withdrawal.relabelled {
+            None => false,
+            Some(labels) => {
+                let then = self.membership(known, budget, withdrawal, labels, controller.as_ref()).await?;
+                then == Membership::Member
+            }
+        };
+        Ok(found == Membership::Member && !stays)
+    }
+
+    async fn membership(
+        &self,
+        known: &Known,
+        budget: &Budget,
+        withdrawal: &Withdrawal<'_>,
+        labels: &Pairs<'_>,
+        controller: Option<&Controller>,
+    ) -> Answer<Membership> {
+        let label = |key: &str| labels.get(key).map(str::to_owned);
+        self.with_owners(&known.key.namespace, |owners| {
+            membership(budget, &withdrawal.pod.name, label, controller, owners)
+                .map_err(|missing| vec![missing])
+        })
+        .await
     }
 
     /// What would come of it, by what is known.

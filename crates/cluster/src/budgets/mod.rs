@@ -24,7 +24,10 @@ use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use palisade_api::budget::{self, Budget, Status};
+use palisade_engine::json::Malformed;
 use tokio::sync::{Notify, watch};
+
+use crate::feed::take_page;
 
 pub use account::{Life, Numbers};
 pub use ledger::{Entry, Ledger, Observed};
@@ -156,6 +159,11 @@ impl Index {
             }
             notified.await;
         }
+    }
+
+    /// Takes a page of a list of pods, as the API server writes it.
+    pub fn take_pods(&self, page: &[u8]) -> Result<(), Malformed> {
+        take_page(page, &mut |fed| self.write_pods().take(&fed, &mut HashSet::new())).map(drop)
     }
 
     /// Says that the budgets of a namespace are to be looked at again.

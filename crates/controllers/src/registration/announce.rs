@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use palisade_api::names;
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::TAKEN_UP;
@@ -35,15 +36,12 @@ pub async fn announce(client: Client, namespace: String) {
             }
             return;
         }
-        asked = true;
-        let mut expected = expected(&live);
-        if expected.insert(namespace.clone()) {
-            let mut announced = live;
-            announced.annotations_mut().insert(names::EXPECTED_BUDGETS.to_owned(), written(&expected));
-            match configurations.replace(names::PALISADE, &PostParams::default(), &announced).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return tracing::warn!(%error, namespace, "announcing a budget"),
+        if !std::mem::replace(&mut asked, true) {
+            // A patch of a key of its own: others who announce do not stand in its way.
+            let key = format!("{}{namespace}", names::EXPECTED_BUDGETS);
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {key: "true"}}}));
+            if let Err(error) = configurations.patch(names::PALISADE, &PatchParams::default(), &patch).await {
+                return tracing::warn!(%error, namespace, "announcing a budget");
             }
         }
         sleep(LOOK).await;
@@ -52,17 +50,8 @@ pub async fn announce(client: Client, namespace: String) {
 
 /// The namespaces in which budgets are being created.
 pub(super) fn expected(live: &ValidatingWebhookConfiguration) -> BTreeSet<String> {
-    let written = live.annotations().get(names::EXPECTED_BUDGETS);
-    written
-        .into_iter()
-        .flat_map(|names| names.split(','))
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-pub(super) fn written(expected: &BTreeSet<String>) -> String {
-    expected.iter().cloned().collect::<Vec<_>>().join(",")
+    let keys = live.annotations().keys();
+    keys.filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS)).map(str::to_owned).collect()
 }
 
 fn covers(live: &ValidatingWebhookConfiguration, namespace: &str) -> bool {

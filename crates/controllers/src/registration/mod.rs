@@ -39,6 +39,8 @@ const CALL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Until every API server goes by a new configuration.
 const TAKEN_UP: Duration = Duration::from_millis(700);
+/// How often in a row somebody else may be faster.
+const CONFLICTS: usize = 10;
 /// How long a budget that was announced is waited for.
 const EXPECTED: Duration = Duration::from_secs(20);
 /// A look without a reason, should a watch have missed something.
@@ -123,7 +125,7 @@ pub async fn keep(
             Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
         }
-        let pause = match timeout(CALL, keeper.reconcile(&inputs)).await {
+        let pause = match timeout(CALL, keeper.reconcile_with_patience(&inputs)).await {
             Ok(Ok(Outcome { there, written, carries })) => {
                 if written {
                     wrote();
@@ -188,6 +190,17 @@ enum RegistrationError {
 }
 
 impl Keeper<'_> {
+    /// Again at once where somebody else was faster: whoever announces a budget waits for us.
+    async fn reconcile_with_patience(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
+        for _ in 0..CONFLICTS {
+            match self.reconcile(inputs).await {
+                Err(RegistrationError::Api(kube::Error::Api(status))) if status.code == 409 => {}
+                other => return other,
+            }
+        }
+        self.reconcile(inputs).await
+    }
+
     async fn reconcile(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
         let Leadership { leading, suspended } = *inputs.leadership.borrow();
         let material = inputs.material.borrow().clone();
@@ -259,11 +272,9 @@ impl Keeper<'_> {
             webhooks: None,
         });
         desired.labels_mut().insert(names::MANAGED_BY.0.to_owned(), names::MANAGED_BY.1.to_owned());
-        if expected.is_empty() {
-            desired.annotations_mut().remove(names::EXPECTED_BUDGETS);
-        } else {
-            desired.annotations_mut().insert(names::EXPECTED_BUDGETS.to_owned(), announce::written(expected));
-        }
+        desired.annotations_mut().retain(|key, _| {
+            key.strip_prefix(names::EXPECTED_BUDGETS).is_none_or(|namespace| expected.contains(namespace))
+        });
         // Absent and empty are the same to the API server.
         desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);

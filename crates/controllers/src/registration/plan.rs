@@ -241,11 +241,9 @@ impl Wanted<'_> {
                 ..self.webhook_at(name, "/admit/budgets")
             }
         };
-        let prefix = budget::UNAVAILABLE_PREFIX;
-        let marked = format!(
-            "(has(object.metadata.labels) && object.metadata.labels.exists(key, key.startsWith('{prefix}') \
-             && !(has(oldObject.metadata.labels) && key in oldObject.metadata.labels)))"
-        );
+        // A label may say that a pod is unavailable, or be the one that a budget chose it by.
+        let relabelled = "(has(oldObject.metadata.labels) ? (!has(object.metadata.labels) \
+            || object.metadata.labels != oldObject.metadata.labels) : has(object.metadata.labels))";
         // The kubelet says how things are, and it says so often.
         let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
             && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
@@ -263,12 +261,12 @@ impl Wanted<'_> {
             of_pods(
                 "pod-update",
                 &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
-                ("changed", format!("object.spec != oldObject.spec || {marked}")),
+                ("changed", format!("object.spec != oldObject.spec || {relabelled}")),
             ),
             of_pods(
                 "pod-status",
                 &[rule("UPDATE", "", "pods/status")],
-                ("closing", format!("{marked} || {closing}")),
+                ("closing", format!("{relabelled} || {closing}")),
             ),
         ]
     }

@@ -1,8 +1,8 @@
 //! Budgets: so many pods of an application stay available, whoever takes one down.
 //!
 //! A pod that is available (running, ready, not going, not marked as being upgraded or exempt) is lost by a deletion,
-//! an eviction, an update in place that restarts it, a readiness gate that somebody closes, or a label
-//! `unavailable-pod.kruise.io/…`. Each costs one of what every `PodUnavailableBudget` that the pod belongs to allows.
+//! an eviction, an update in place that restarts it, a readiness gate that somebody closes, a label
+//! `unavailable-pod.kruise.io/…`, or the loss of the labels that a budget chose it by. Each costs one of what every `PodUnavailableBudget` that the pod belongs to allows.
 //! A pod that is not available costs nothing, and in a namespace that is terminating nothing does.
 //!
 //! What a loss costs is taken only if nothing else refuses it, and never on a dry run.
@@ -33,6 +33,10 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
     let withdrawal = Withdrawal {
         pod: &subject.object.metadata,
         loss: loss.clone(),
+        relabelled: match &review.action {
+            Action::Update { new, .. } if loss == Loss::Relabelling => Some(&new.metadata.labels),
+            _ => None,
+        },
         expects_budgets: review.expects_budgets,
     };
     let refused: Vec<Reason> = match world.spend(&withdrawal, really).await {

@@ -139,7 +139,8 @@ fn these_change_nothing_about_it(#[case] at: &str, #[case] to: Value) {
 #[case("/spec/tolerations", json!([{"key": "x"}]), Part::Whole, None)]
 #[case("/spec/activeDeadlineSeconds", json!(1), Part::Whole, Some(Loss::Update("spec.activeDeadlineSeconds".into())))]
 #[case("/spec/terminationGracePeriodSeconds", json!(1), Part::Whole, None)]
-#[case("/metadata/labels/version", json!("2"), Part::Whole, None)]
+#[case("/metadata/labels/version", json!("2"), Part::Whole, Some(Loss::Relabelling))]
+#[case("/metadata/labels", json!({}), Part::Status, Some(Loss::Relabelling))]
 #[case("/metadata/annotations", json!({"note": "x"}), Part::Whole, None)]
 #[case("/metadata/labels/unavailable-pod.kruise.io~1hot", json!("x"), Part::Whole, Some(Loss::HotUpgrade("unavailable-pod.kruise.io/hot".into())))]
 #[case("/metadata/labels/unavailable-pod.kruise.io~1hot", json!("x"), Part::Status, Some(Loss::HotUpgrade("unavailable-pod.kruise.io/hot".into())))]
@@ -172,7 +173,7 @@ fn a_mark_that_was_there_already_takes_nothing_more_down() {
     let marked = changed("/metadata/labels/unavailable-pod.kruise.io~1hot", &json!("x"));
     let mut again = marked.clone();
     again["metadata"]["labels"]["unavailable-pod.kruise.io/hot"] = json!("y");
-    assert_eq!(update_by(&marked, &again, Part::Whole, &[]), None);
+    assert_eq!(update_by(&marked, &again, Part::Whole, &[]), None, "it is not available any more");
 }
 
 #[test]

@@ -34,7 +34,7 @@ async fn workload(cluster: &Cluster, ns: &str, kind: &str, replicas: usize) {
     cluster
         .apply(&format!(
             "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web, namespace: {ns}}}\nspec:\n  replicas: {replicas}\n  \
-             selector: {{matchLabels: {{app: web}}}}\n  {}template:\n    metadata: {{labels: {{app: web}}}}\n    \
+             selector: {{matchLabels: {{app: web}}}}\n  {}template:\n    metadata: {{labels: {{app: web, space: {ns}}}}}\n    \
              spec: {{terminationGracePeriodSeconds: 1, containers: [{{name: app, image: example/app}}]}}\n",
             if kind == "StatefulSet" { "serviceName: web\n  podManagementPolicy: Parallel\n  " } else { "" },
         ))
@@ -257,6 +257,26 @@ fn a_pod_that_is_marked_by_hand_costs_one() {
 }
 
 #[test]
+fn a_pod_does_not_slip_out_of_its_budget_by_another_label() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        pods(cluster, ns, 2, "").await;
+        budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 0")).await;
+        allowed(&cluster.kubectl(&format!("label pod p0 -n {ns} version=2")).await);
+        let refused = cluster.kubectl(&format!("label pod p0 -n {ns} app-")).await;
+        spent(&refused, "2 available, 2 desired, 2 total");
+        assert!(refused.err.contains("this takes away the labels it is chosen by"), "{refused:?}");
+        let through = r#"{"metadata":{"labels":{"app":"other"}}}"#;
+        spent(
+            &cluster
+                .kubectl_with(["patch", "pod", "p0", "-n", ns, "--subresource=status", "-p", through], "")
+                .await,
+            "2 available, 2 desired, 2 total",
+        );
+    });
+}
+
+#[test]
 fn a_pod_that_is_not_available_costs_nothing() {
     shared(async |cluster| {
         let ns = &cluster.namespace().await;
@@ -364,12 +384,12 @@ fn a_namespace_goes_with_its_budgets() {
         workload(cluster, ns, "Deployment", 3).await;
         cluster
             .apply(&format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: alone, namespace: {ns}, labels: {{app: web}}}}\n\
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: alone, namespace: {ns}, labels: {{app: alone}}}}\n\
                  spec: {{terminationGracePeriodSeconds: 1, containers: [{{name: app, image: example/app}}]}}\n"
             ))
             .await;
         ready(cluster, ns).await;
-        budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 0")).await;
+        budget(cluster, ns, "web", "selector: {}, maxUnavailable: 0").await;
         numbers(cluster, ns, "web", (0, 4, 4, 4)).await;
         cluster.must(&format!("delete namespace {ns} --timeout=80s")).await;
     });
@@ -390,7 +410,7 @@ fn a_stateful_sets_pod_is_another_each_time_it_comes_back() {
         for _ in 0..3 {
             numbers(cluster, ns, "web", (1, 3, 2, 3)).await;
             allowed(
-                &cluster.kubectl(&format!("delete pod web-1 -n {ns} --grace-period=1 --wait=false")).await,
+                &cluster.kubectl(&format!("delete pod web-1 -n {ns} --grace-period=4 --wait=false")).await,
             );
             spent(&delete(cluster, ns, "web-2").await, "2 available, 2 desired, 3 total");
         }
@@ -603,7 +623,8 @@ fn a_drain_waits_for_the_budget_and_goes_on_by_itself() {
         workload(cluster, ns, "Deployment", 4).await;
         budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 0")).await;
         let node = cluster.must(&format!("get pods -n {ns} -o jsonpath={{.items[0].spec.nodeName}}")).await;
-        let drain = format!("drain {node} --pod-selector=app=web --force --ignore-daemonsets --timeout=80s");
+        let drain =
+            format!("drain {node} --pod-selector=space={ns} --force --ignore-daemonsets --timeout=80s");
         let lift = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             let there = cluster
