@@ -7,6 +7,7 @@ mod api_server;
 mod budgets;
 mod cascade;
 mod decision;
+mod generated;
 mod report;
 mod reviews;
 mod server;
@@ -27,7 +28,10 @@ fn main() -> ExitCode {
         ["serve", which, folder] => server::serve(which, Path::new(folder)),
         [] => measure(None),
         [section] => measure(Some(section)),
-        _ => Err("usage: palisade-bench [decision | rules | server | api-server | cascade | budgets]".into()),
+        _ => Err(
+            "usage: palisade-bench [decision | rules | server | api-server | cascade | budgets | generated]"
+                .into(),
+        ),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,6 +49,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
         Some("decision") => decision::measure(&mut report),
         Some("rules") => decision::measure_rules(&mut report),
         Some("cascade") => cascade::measure(&mut report),
+        Some("generated") => generated::measure(&mut report),
         Some("budgets") => budgets::measure(&mut report),
         Some("server") => server::measure(&mut report),
         Some("api-server") => api_server::measure(&mut report),
@@ -56,6 +61,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
             api_server::measure(&mut report)?;
             cascade::measure(&mut report)?;
             budgets::measure(&mut report)?;
+            generated::measure(&mut report)?;
             report.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("results"))
         }
     }

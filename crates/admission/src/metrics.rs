@@ -26,6 +26,7 @@ pub struct Metrics {
     ledger_conflicts: Counter,
     pub connections: Gauge,
     pub leader: Gauge,
+    pub generated_budget_writes: Counter,
     pub registration_writes: Counter,
     pub certificate_expiry: Gauge,
 }
@@ -122,6 +123,7 @@ impl Default for Metrics {
             ledger_conflicts: Counter::default(),
             connections: Gauge::default(),
             leader: Gauge::default(),
+            generated_budget_writes: Counter::default(),
             registration_writes: Counter::default(),
             certificate_expiry: Gauge::default(),
         };
@@ -137,6 +139,7 @@ impl Default for Metrics {
             ledger_conflicts,
             connections,
             leader,
+            generated_budget_writes,
             registration_writes,
             certificate_expiry,
         } = &mut metrics;
@@ -179,6 +182,11 @@ impl Default for Metrics {
         registry.register("connections", "Open connections of API servers", connections.clone());
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
+            "generated_budget_writes",
+            "Times that a generated budget was created, changed or removed",
+            generated_budget_writes.clone(),
+        );
+        registry.register(
             "registration_writes",
             "Times the webhook configuration was created, changed, repaired or removed",
             registration_writes.clone(),
@@ -188,29 +196,33 @@ impl Default for Metrics {
             "When the serving certificate ends, in seconds since 1970",
             certificate_expiry.clone(),
         );
-        // Every series is there from the start, so that a first refusal shows as an increase.
-        for outcome in [ALLOWED, WARNED, REFUSED] {
-            let _ = reviews.get_or_create(&Outcome { outcome });
-        }
-        for outcome in [RESERVED, REFUSED] {
-            let _ = reservations.get_or_create(&Outcome { outcome });
-        }
-        for guard in Guard::ALL {
-            for code in Code::ALL {
-                let _ = refusals.get_or_create(&ByGuard { guard: guard.name(), code: code.status() });
-            }
-        }
-        for action in [Action::Deny, Action::Warn, Action::Audit] {
-            let _ = matched.get_or_create(&ByAction { action: action_name(action) });
-        }
-        for why in Rejected::ALL {
-            let _ = rejected.get_or_create(&Why { why: why.name() });
-        }
+        metrics.touch();
         metrics
     }
 }
 
 impl Metrics {
+    /// Makes every series there from the start, so that a first refusal shows as an increase.
+    fn touch(&self) {
+        for outcome in [ALLOWED, WARNED, REFUSED] {
+            let _ = self.reviews.get_or_create(&Outcome { outcome });
+        }
+        for outcome in [RESERVED, REFUSED] {
+            let _ = self.reservations.get_or_create(&Outcome { outcome });
+        }
+        for guard in Guard::ALL {
+            for code in Code::ALL {
+                let _ = self.refusals.get_or_create(&ByGuard { guard: guard.name(), code: code.status() });
+            }
+        }
+        for action in [Action::Deny, Action::Warn, Action::Audit] {
+            let _ = self.matched.get_or_create(&ByAction { action: action_name(action) });
+        }
+        for why in Rejected::ALL {
+            let _ = self.rejected.get_or_create(&Why { why: why.name() });
+        }
+    }
+
     pub(crate) fn decided(&self, verdict: &Verdict, took: Duration) {
         let outcome = match (verdict.is_allowed(), verdict.warnings.is_empty()) {
             (true, true) => ALLOWED,

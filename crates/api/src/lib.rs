@@ -6,6 +6,7 @@
 pub mod budget;
 pub mod condition;
 pub mod gates;
+pub mod generate;
 pub mod kinds;
 pub mod labels;
 pub mod marks;

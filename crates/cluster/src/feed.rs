@@ -23,7 +23,7 @@ const NOT_SERVED: Duration = Duration::from_secs(5);
 const PAGE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is fed, in order.
-pub(crate) enum Fed<'a> {
+pub enum Fed<'a> {
     /// A list begins. What it does not show is gone when it is complete.
     Begin,
     Listed(&'a Object<'a>),
@@ -35,10 +35,10 @@ pub(crate) enum Fed<'a> {
     Reached(u64),
 }
 
-/// Feeds a resource by its path, for ever.
-pub(crate) async fn feed(client: &Client, path: &str, mut take: impl FnMut(Fed<'_>) + Send) {
+/// Feeds a resource by its path, for ever. `query` may select some of it.
+pub async fn feed(client: &Client, path: &str, query: &[(&str, &str)], mut take: impl FnMut(Fed<'_>) + Send) {
     loop {
-        let mut revision = match list(client, path, &mut take).await {
+        let mut revision = match list(client, path, query, &mut take).await {
             Ok(revision) => revision,
             Err(Broken::NotServed) => {
                 take(Fed::Begin);
@@ -53,7 +53,7 @@ pub(crate) async fn feed(client: &Client, path: &str, mut take: impl FnMut(Fed<'
             }
         };
         loop {
-            match watch(client, path, &mut revision, &mut take).await {
+            match watch(client, path, query, &mut revision, &mut take).await {
                 Ok(()) => {}
                 Err(Broken::Expired | Broken::NotServed) => break,
                 Err(broken) => {
@@ -93,12 +93,13 @@ impl From<NoAnswer> for Broken {
 pub(crate) async fn list(
     client: &Client,
     path: &str,
+    query: &[(&str, &str)],
     take: &mut impl FnMut(Fed<'_>),
 ) -> Result<String, Broken> {
     take(Fed::Begin);
     let mut token = String::new();
     loop {
-        let request = get(&page_uri(path, &[], &token), WHOLE)?;
+        let request = get(&page_uri(path, query, &token), WHOLE)?;
         let asked = timeout(PAGE_PATIENCE, client.request_text(request)).await.map_err(|_| Broken::Silent)?;
         let text = asked.map_err(NoAnswer::from)?;
         let (revision, next) = take_page(text.as_bytes(), take)?;
@@ -137,13 +138,11 @@ pub(crate) fn take_page(text: &[u8], take: &mut impl FnMut(Fed<'_>)) -> Result<(
 async fn watch(
     client: &Client,
     path: &str,
+    query: &[(&str, &str)],
     revision: &mut String,
     take: &mut impl FnMut(Fed<'_>),
 ) -> Result<(), Broken> {
-    let seconds = WATCH.as_secs();
-    let uri = format!(
-        "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={revision}"
-    );
+    let uri = watch_uri(path, query, revision);
     let asked = timeout(GRACE, client.request_stream(get(&uri, WHOLE)?)).await.map_err(|_| Broken::Silent)?;
     let mut lines = BufReader::new(Box::pin(asked.map_err(NoAnswer::from)?));
     let mut line = Vec::new();
@@ -156,6 +155,14 @@ async fn watch(
         }
         take_event(&line, revision, take)?;
     }
+}
+
+fn watch_uri(path: &str, query: &[(&str, &str)], revision: &str) -> String {
+    let mut words = form_urlencoded::Serializer::new(String::new());
+    words.append_pair("watch", "true").append_pair("allowWatchBookmarks", "true");
+    words.append_pair("timeoutSeconds", &WATCH.as_secs().to_string());
+    words.append_pair("resourceVersion", revision).extend_pairs(query);
+    format!("{path}?{}", words.finish())
 }
 
 /// Takes one line: `{"type": "ADDED", "object": …}`.

@@ -1,6 +1,7 @@
 //! What keeps Palisade itself in place.
 //!
 //! ```text
+//! generated     budgets that annotations ask for
 //! leadership    one replica leads, by a Lease
 //! budgets       the status of PodUnavailableBudgets
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
@@ -12,6 +13,7 @@
 pub mod budgets;
 pub mod certificates;
 mod conditions;
+pub mod generated;
 pub mod leadership;
 pub mod protections;
 pub mod registration;

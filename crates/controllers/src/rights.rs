@@ -77,13 +77,14 @@ fn cluster_rules() -> Value {
         ),
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
-        rule("", "namespaces", &["get", "list"]),
+        rule("", "namespaces", &["get", "list", "watch"]),
         rule("apiextensions.k8s.io", "customresourcedefinitions", &["list", "watch"]),
         rule("apiregistration.k8s.io", "apiservices", &["list", "watch"]),
         rule(protection::GROUP, protection::PLURAL, &["get", "list", "watch"]),
         rule(protection::GROUP, &format!("{}/status", protection::PLURAL), &["update"]),
-        rule(budget::GROUP, budget::PLURAL, &["get", "list", "watch"]),
+        rule(budget::GROUP, budget::PLURAL, &["get", "list", "watch", "create", "patch", "delete"]),
         rule(budget::GROUP, &format!("{}/status", budget::PLURAL), &["update"]),
+        rule("policy", "poddisruptionbudgets", &["get", "list", "watch", "create", "patch", "delete"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
     ])
 }

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use palisade_api::{budget, marks};
+use palisade_api::{budget, generate, marks};
 use serde::Deserialize;
 
 use crate::json::{Cursor, Malformed};
@@ -50,7 +50,11 @@ pub struct Owner<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-const ANNOTATIONS_READ: &[&str] = &[marks::DISABLE_CASCADING_DELETION, budget::NO_PROTECT];
+/// Whether a guard or a controller reads an annotation.
+fn is_read(annotation: &str) -> bool {
+    matches!(annotation, marks::DISABLE_CASCADING_DELETION | budget::NO_PROTECT)
+        || generate::KEYS.contains(&annotation)
+}
 
 impl<'a> Object<'a> {
     /// Reads an object from its JSON.
@@ -144,7 +148,7 @@ impl<'a> Metadata<'a> {
                 })?,
                 "labels" => metadata.labels = Pairs::read(value, |_| true)?,
                 "annotations" => {
-                    metadata.annotations = Pairs::read(value, |key| ANNOTATIONS_READ.contains(&key))?;
+                    metadata.annotations = Pairs::read(value, is_read)?;
                 }
                 _ => value.skip()?,
             }

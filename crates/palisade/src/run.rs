@@ -14,6 +14,7 @@ use palisade_cluster::{
 };
 use palisade_controllers::budgets;
 use palisade_controllers::certificates::{Certificates, Material};
+use palisade_controllers::generated;
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
 use palisade_controllers::registration::{self, Carried, Endpoint, FailurePolicy, Inputs, Probe, Registered};
@@ -145,6 +146,19 @@ impl Controllers {
             ));
         }
         tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+        if gates.pod_unavailable_budget {
+            tokio::spawn(generated::keep(
+                client.clone(),
+                leading(leadership.clone()),
+                watches.discovery.clone(),
+                {
+                    let metrics = metrics.clone();
+                    Arc::new(move || {
+                        metrics.generated_budget_writes.inc();
+                    })
+                },
+            ));
+        }
         tokio::spawn(budgets::keep_status(
             ledger,
             budgets::Inputs { leadership: leadership.clone(), carried: carried.clone() },

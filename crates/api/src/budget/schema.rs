@@ -32,6 +32,7 @@ pub fn definition() -> Value {
                     column("Available", "integer", ".status.currentAvailable", "How many pods are available"),
                     column("Desired", "integer", ".status.desiredAvailable", "How many pods must stay available"),
                     column("Total", "integer", ".status.totalReplicas", "How many pods are wanted"),
+                    column("Generated", "string", r".metadata.labels.palisade\.dev/generated", "Whether annotations of its workload asked for it"),
                     column("Age", "date", ".metadata.creationTimestamp", "Since when it is there"),
                     wide(column("Max-Unavailable", "string", ".spec.maxUnavailable", "How many may be unavailable")),
                     wide(column("Min-Available", "string", ".spec.minAvailable", "How many must stay available")),

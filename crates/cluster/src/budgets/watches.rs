@@ -130,7 +130,8 @@ pub async fn snapshot(client: &Client, namespace: &str) -> Result<Index, String>
     }
     index.replace_budgets(BTreeMap::from([(namespace.to_owned(), known)]));
     let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
-    let listed = list(client, &path, &mut |fed| index.write_pods().take(&fed, &mut HashSet::new())).await;
+    let listed =
+        list(client, &path, &[], &mut |fed| index.write_pods().take(&fed, &mut HashSet::new())).await;
     listed.map_err(|broken| format!("listing pods: {broken}"))?;
     // No watch tells about workloads, so that each is asked for.
     for &(group, kind) in ALWAYS_WATCHED {
@@ -182,7 +183,7 @@ async fn feed_all(client: &Client, index: &Arc<Index>, discovery: watch::Receive
     let mut feeds = JoinSet::new();
     let (pods, to) = (client.clone(), index.clone());
     feeds.spawn(async move {
-        feed(&pods, "/api/v1/pods", |fed| {
+        feed(&pods, "/api/v1/pods", &[], |fed| {
             let mut touched = HashSet::new();
             to.write_pods().take(&fed, &mut touched);
             to.touch_all(touched);
@@ -231,7 +232,7 @@ async fn feed_kind(
             }
         }
     };
-    feed(&client, &served.path(None), |fed| {
+    feed(&client, &served.path(None), &[], |fed| {
         let mut touched = HashSet::new();
         index.write_workloads().take(&fed, &kind, &scale, &mut touched);
         index.touch_all(touched);

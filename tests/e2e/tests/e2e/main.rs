@@ -9,6 +9,7 @@ mod cascade;
 mod cluster;
 mod command_line;
 mod faults;
+mod generated;
 mod labels;
 mod protections;
 mod registration;

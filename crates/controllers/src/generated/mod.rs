@@ -1,0 +1,559 @@
+//! Budgets that are generated from annotations on workloads and Namespaces.
+//!
+//! The leader watches the workloads, the Namespaces, and what it has generated; whenever one of them changes it
+//! compares what is with what is asked for ([`plan`]), and writes the difference. What it did not make it leaves alone,
+//! and says so in an Event; a value that makes no sense leaves the last good budget in place.
+
+mod plan;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use http::Request;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use palisade_api::budget::{Amount, Limit};
+use palisade_api::generate::{Ask, Flavour, GENERATED, Wanted, wanted};
+use palisade_api::names;
+use palisade_cluster::{Discovery, Fed, Served, feed, segment};
+use palisade_engine::Object;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use plan::{Desired, Existing, Kind, Workload, resource};
+
+/// How long changes are gathered.
+const GATHER: Duration = Duration::from_millis(50);
+const RETRY: Duration = Duration::from_secs(1);
+const CALL: Duration = Duration::from_secs(10);
+const AT_ONCE: usize = 16;
+
+/// A workload: the number of its kind, its namespace, its name.
+type Key = (usize, Box<str>, Box<str>);
+/// A namespace, and a name in it.
+type Place = (Box<str>, Box<str>);
+
+/// What is known, and what is to be looked at.
+#[derive(Default)]
+struct State {
+    workloads: HashMap<Key, Workload>,
+    /// Those that ask for something.
+    namespaces: HashMap<Box<str>, [Ask; 2]>,
+    generated: [HashMap<Place, Existing>; 2],
+    /// `apps/v1`, by kind, once it is served.
+    versions: HashMap<usize, String>,
+    /// What has not listed yet. Before, nobody can tell what is missing.
+    waiting: HashSet<&'static str>,
+    queue: HashSet<Key>,
+    /// Workloads that were seen to go. Kubernetes collects their budgets, too, but may take a minute to know the kind.
+    gone: HashMap<Key, Box<str>>,
+    /// What was last said about a workload.
+    said: HashMap<(Box<str>, Flavour), String>,
+}
+
+/// All that decides about one budget of a workload.
+struct Look {
+    workload: Workload,
+    /// What its Namespace asks for.
+    default: Ask,
+    existing: Option<Existing>,
+    version: String,
+    /// Whether there is a workload that the existing one was generated for.
+    owner_lives: bool,
+}
+
+impl State {
+    /// `None` if there is no such workload.
+    fn look(&self, key: &Key, number: usize) -> Option<Look> {
+        let (kind, namespace, name) = key;
+        let workload = self.workloads.get(key)?.clone();
+        let existing = self.generated[number].get(&(namespace.clone(), name.clone())).cloned();
+        let owner = existing.as_ref().and_then(|existing| existing.owner.as_ref());
+        Some(Look {
+            workload,
+            default: self.namespaces.get(namespace).map(|asks| asks[number].clone()).unwrap_or_default(),
+            version: self.versions.get(kind).cloned().unwrap_or_default(),
+            owner_lives: owner.is_some_and(|uid| {
+                let named = (0..plan::kinds().len()).map(|kind| (kind, namespace.clone(), name.clone()));
+                named.filter_map(|key| self.workloads.get(&key)).any(|other| other.uid == *uid)
+            }),
+            existing,
+        })
+    }
+
+    fn forget(&mut self, key: Key) {
+        if let Some(workload) = self.workloads.remove(&key) {
+            self.gone.insert(key.clone(), workload.uid);
+            self.queue.insert(key);
+        }
+    }
+}
+
+struct Shared {
+    client: Client,
+    /// Told of every write.
+    wrote: Wrote,
+    state: Mutex<State>,
+    queued: Notify,
+}
+
+/// Counts a write.
+pub type Wrote = Arc<dyn Fn() + Send + Sync>;
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Plain data, whole after every statement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps generated budgets in step while leading. Never ends.
+pub async fn keep(
+    client: Client,
+    mut leading: watch::Receiver<bool>,
+    discovery: watch::Receiver<Option<Discovery>>,
+    wrote: Wrote,
+) {
+    loop {
+        if leading.wait_for(|leading| *leading).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = lead(client.clone(), discovery.clone(), wrote.clone()) => {}
+            _ = leading.wait_for(|leading| !leading) => {}
+        }
+    }
+}
+
+/// Watches and writes. Never ends; what it started ends with it.
+async fn lead(client: Client, discovery: watch::Receiver<Option<Discovery>>, wrote: Wrote) {
+    let shared = Arc::new(Shared { client, wrote, state: Mutex::default(), queued: Notify::new() });
+    shared.state().waiting.extend([NAMESPACES, "pub", "pdb"]);
+    let mut feeds = JoinSet::new();
+    feeds.spawn(watch_namespaces(shared.clone()));
+    for flavour in Flavour::ALL {
+        feeds.spawn(watch_generated(shared.clone(), flavour));
+    }
+    for (number, kind) in plan::kinds().into_iter().enumerate() {
+        feeds.spawn(watch_workloads(shared.clone(), discovery.clone(), number, kind));
+    }
+    let kinds = plan::kinds();
+    loop {
+        shared.queued.notified().await;
+        sleep(GATHER).await;
+        let queue: Vec<Key> = {
+            let mut state = shared.state();
+            if state.waiting.is_empty() { state.queue.drain().collect() } else { Vec::new() }
+        };
+        futures::stream::iter(queue)
+            .for_each_concurrent(AT_ONCE, |key| {
+                let (shared, kinds) = (&shared, &kinds);
+                async move {
+                    let kept = timeout(CALL, reconcile(shared, &kinds[key.0], &key)).await;
+                    let failed = match kept {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => error.to_string(),
+                        Err(_) => "the API server did not answer in time".to_owned(),
+                    };
+                    tracing::warn!(
+                        kind = kinds[key.0].kind,
+                        namespace = &*key.1,
+                        name = &*key.2,
+                        why = failed,
+                        "generating a budget"
+                    );
+                    let shared = shared.clone();
+                    tokio::spawn(async move {
+                        sleep(RETRY).await;
+                        shared.state().queue.insert(key);
+                        shared.queued.notify_one();
+                    });
+                }
+            })
+            .await;
+    }
+}
+
+const NAMESPACES: &str = "namespaces";
+
+/// Follows which of the listed keys a list did not show.
+#[derive(Default)]
+struct Listing<K>(HashSet<K>);
+
+async fn watch_namespaces(shared: Arc<Shared>) {
+    let mut listing: Listing<Box<str>> = Listing::default();
+    feed(&shared.client, "/api/v1/namespaces", &[], |fed| {
+        let mut state = shared.state();
+        let changed: Vec<Box<str>> = match fed {
+            Fed::Begin => {
+                listing.0.clear();
+                Vec::new()
+            }
+            Fed::Listed(object) | Fed::Applied(object) => {
+                let name: Box<str> = (&*object.metadata.name).into();
+                listing.0.insert(name.clone());
+                let asks = Flavour::ALL
+                    .map(|flavour| Ask::read(flavour, |key| object.metadata.annotations.get(key)));
+                let before = if asks.iter().all(Ask::is_empty) {
+                    state.namespaces.remove(&name)
+                } else {
+                    state.namespaces.insert(name.clone(), asks.clone())
+                };
+                if before.unwrap_or_default() == asks { Vec::new() } else { vec![name] }
+            }
+            Fed::Complete(_) => {
+                state.waiting.remove(NAMESPACES);
+                let gone: Vec<Box<str>> =
+                    state.namespaces.keys().filter(|name| !listing.0.contains(*name)).cloned().collect();
+                state.namespaces.retain(|name, _| listing.0.contains(name));
+                shared.queued.notify_one();
+                gone
+            }
+            Fed::Deleted(object) => {
+                state.namespaces.remove(&*object.metadata.name);
+                Vec::new()
+            }
+            Fed::Reached(_) => Vec::new(),
+        };
+        if !changed.is_empty() {
+            let keys: Vec<Key> = state
+                .workloads
+                .keys()
+                .filter(|(_, namespace, _)| changed.contains(namespace))
+                .cloned()
+                .collect();
+            state.queue.extend(keys);
+            shared.queued.notify_one();
+        }
+    })
+    .await;
+}
+
+async fn watch_generated(shared: Arc<Shared>, flavour: Flavour) {
+    let (api_version, _, plural) = resource(flavour);
+    let path = format!("/apis/{api_version}/{plural}");
+    let (key, value) = GENERATED;
+    let (number, word) = match flavour {
+        Flavour::Unavailable => (0, "pub"),
+        Flavour::Disruption => (1, "pdb"),
+    };
+    let mut listing: Listing<Place> = Listing::default();
+    feed(&shared.client, &path, &[("labelSelector", &format!("{key}={value}"))], |fed| {
+        let mut state = shared.state();
+        let place = |object: &Object<'_>| -> Place {
+            (object.metadata.namespace.as_deref().unwrap_or_default().into(), (&*object.metadata.name).into())
+        };
+        let changed: Vec<Place> = match fed {
+            Fed::Begin => {
+                listing.0.clear();
+                Vec::new()
+            }
+            Fed::Listed(object) | Fed::Applied(object) => {
+                let (place, existing) = (place(object), Existing::read(object));
+                listing.0.insert(place.clone());
+                let same = state.generated[number].get(&place) == Some(&existing);
+                state.generated[number].insert(place.clone(), existing);
+                if same { Vec::new() } else { vec![place] }
+            }
+            Fed::Complete(_) => {
+                state.waiting.remove(word);
+                let all = state.generated[number].keys();
+                let gone: Vec<Place> = all.filter(|place| !listing.0.contains(*place)).cloned().collect();
+                state.generated[number].retain(|place, _| listing.0.contains(place));
+                shared.queued.notify_one();
+                gone
+            }
+            Fed::Deleted(object) => {
+                state.generated[number].remove(&place(object));
+                vec![place(object)]
+            }
+            Fed::Reached(_) => Vec::new(),
+        };
+        for (namespace, name) in changed {
+            let keys = (0..plan::kinds().len()).map(|kind| (kind, namespace.clone(), name.clone()));
+            let known: Vec<Key> = keys.filter(|key| state.workloads.contains_key(key)).collect();
+            state.queue.extend(known);
+            shared.queued.notify_one();
+        }
+    })
+    .await;
+}
+
+async fn watch_workloads(
+    shared: Arc<Shared>,
+    mut discovery: watch::Receiver<Option<Discovery>>,
+    number: usize,
+    kind: Kind,
+) {
+    let is_it = |served: &&Served| served.group == kind.group && served.kind == kind.kind && served.watchable;
+    let served = loop {
+        let found = discovery
+            .borrow_and_update()
+            .as_ref()
+            .and_then(|discovery| discovery.resources.iter().find(is_it).cloned());
+        if let Some(found) = found {
+            break found;
+        }
+        if discovery.changed().await.is_err() {
+            return;
+        }
+    };
+    shared.state().versions.insert(number, format!("{}/{}", served.group, served.version));
+    let mut listing: Listing<Key> = Listing::default();
+    feed(&shared.client, &served.path(None), &[], |fed| {
+        let mut state = shared.state();
+        let key = |object: &Object<'_>| -> Key {
+            (
+                number,
+                object.metadata.namespace.as_deref().unwrap_or_default().into(),
+                (&*object.metadata.name).into(),
+            )
+        };
+        match fed {
+            Fed::Begin => listing.0.clear(),
+            Fed::Listed(object) | Fed::Applied(object) => {
+                let key = key(object);
+                listing.0.insert(key.clone());
+                match Workload::read(object, &kind) {
+                    Ok(workload) => {
+                        let known = state.workloads.insert(key.clone(), workload.clone());
+                        if known.as_ref() != Some(&workload) {
+                            state.queue.insert(key);
+                            shared.queued.notify_one();
+                        }
+                    }
+                    // What was known of it holds on.
+                    Err(error) => {
+                        tracing::warn!(kind = kind.kind, name = &*key.2, %error, "reading a workload");
+                    }
+                }
+            }
+            Fed::Complete(_) => {
+                let keys = state.workloads.keys().filter(|key| key.0 == number && !listing.0.contains(*key));
+                let gone: Vec<Key> = keys.cloned().collect();
+                for key in gone {
+                    state.forget(key);
+                }
+                shared.queued.notify_one();
+            }
+            Fed::Deleted(object) => {
+                state.forget(key(object));
+                shared.queued.notify_one();
+            }
+            Fed::Reached(_) => {}
+        }
+    })
+    .await;
+}
+
+/// Compares what a workload asks for with what there is, and writes the difference.
+async fn reconcile(shared: &Shared, kind: &Kind, key: &Key) -> kube::Result<()> {
+    let (_, namespace, name) = key;
+    for (number, flavour) in Flavour::ALL.into_iter().enumerate() {
+        let look = shared.state().look(key, number);
+        let Some(Look { workload, default, existing, version, owner_lives }) = look else {
+            return collect(shared, key).await;
+        };
+        if workload.going {
+            continue;
+        }
+        let own = &workload.asks[number];
+        let asked = if workload.is_part {
+            Ok(Wanted::Nothing)
+        } else {
+            wanted(flavour, own, &default, &workload.given)
+        };
+        let about = Said { shared, workload: &workload, version: &version, kind, namespace, name, flavour };
+        let budgets = Budgets { shared, flavour, namespace, name };
+        let limit = match asked {
+            Ok(Wanted::Budget(limit)) => limit,
+            Ok(Wanted::Nothing) => {
+                if existing.is_some_and(|existing| existing.is_for(&workload) && existing.is_ours()) {
+                    budgets.delete().await?;
+                }
+                about.nothing();
+                continue;
+            }
+            Err(why) => {
+                about.say("BadBudget", &format!("{why}; what was generated before stays")).await;
+                continue;
+            }
+        };
+        let desired = Desired::new(flavour, &workload, &version, kind.kind, name, limit);
+        let existing = match existing {
+            Some(existing) => Some(existing),
+            None if budgets.create(&desired).await? => None,
+            // There is one that does not carry our label.
+            None => budgets.get().await?,
+        };
+        let Some(existing) = existing else {
+            about.settled(limit, own, &default).await;
+            continue;
+        };
+        let stale = existing.is_ours() && !owner_lives;
+        if !existing.is_for(&workload) && !stale {
+            let (_, kind, _) = resource(flavour);
+            let why =
+                format!("there is a {kind} \"{name}\" that was not generated for it, and is left alone");
+            about.say("BudgetNotOurs", &why).await;
+            continue;
+        }
+        let changes = desired.changes(&existing);
+        if !changes.is_empty() {
+            budgets.change(changes).await?;
+        }
+        about.settled(limit, own, &default).await;
+    }
+    // Another by the same name has taken over what was there.
+    shared.state().gone.remove(key);
+    Ok(())
+}
+
+/// Removes what was generated for a workload that is gone.
+async fn collect(shared: &Shared, key: &Key) -> kube::Result<()> {
+    let (_, namespace, name) = key;
+    let Some(uid) = shared.state().gone.get(key).cloned() else { return Ok(()) };
+    for (number, flavour) in Flavour::ALL.into_iter().enumerate() {
+        let existing = shared.state().generated[number].get(&(namespace.clone(), name.clone())).cloned();
+        if existing.is_some_and(|existing| existing.is_ours() && existing.owner.as_ref() == Some(&uid)) {
+            Budgets { shared, flavour, namespace, name }.delete().await?;
+        }
+    }
+    shared.state().gone.remove(key);
+    Ok(())
+}
+
+/// The budgets by one name.
+struct Budgets<'a> {
+    shared: &'a Shared,
+    flavour: Flavour,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl Budgets<'_> {
+    /// Creates it; false if there is one already.
+    async fn create(&self, desired: &Desired) -> kube::Result<bool> {
+        let object = desired.object(self.flavour, self.namespace, self.name);
+        match self.send("POST", &self.all(), "application/json", &object).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            // The namespace is going, and the workload with it.
+            Err(kube::Error::Api(status))
+                if status.code == 403 && status.message.contains("being terminated") =>
+            {
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn get(&self) -> kube::Result<Option<Existing>> {
+        let request = Request::get(self.one()).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        match self.shared.client.request_text(request).await {
+            Ok(text) => Ok(Object::parse(text.as_bytes()).ok().map(|object| Existing::read(&object))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn change(&self, changes: Vec<Value>) -> kube::Result<()> {
+        let changes = Value::Array(changes);
+        unless_gone(self.send("PATCH", &self.one(), "application/json-patch+json", &changes).await)
+    }
+
+    async fn delete(&self) -> kube::Result<()> {
+        unless_gone(self.send("DELETE", &self.one(), "application/json", &Value::Null).await)
+    }
+
+    async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> kube::Result<String> {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
+        (self.shared.wrote)();
+        self.shared.client.request_text(request.body(body).map_err(kube::Error::HttpError)?).await
+    }
+
+    fn all(&self) -> String {
+        let (api_version, _, plural) = resource(self.flavour);
+        format!("/apis/{api_version}/namespaces/{}/{plural}", segment(self.namespace))
+    }
+
+    fn one(&self) -> String {
+        format!("{}/{}", self.all(), segment(self.name))
+    }
+}
+
+/// What is gone in the meantime needs nothing; the watch brings us back if it should be there.
+fn unless_gone(sent: kube::Result<String>) -> kube::Result<()> {
+    match sent {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// What is said about a workload, once.
+struct Said<'a> {
+    shared: &'a Shared,
+    workload: &'a Workload,
+    version: &'a str,
+    kind: &'a Kind,
+    namespace: &'a str,
+    name: &'a str,
+    flavour: Flavour,
+}
+
+impl Said<'_> {
+    /// Records an Event, unless it was the last one.
+    async fn say(&self, reason: &str, note: &str) {
+        let key = (self.workload.uid.clone(), self.flavour);
+        if self.shared.state().said.insert(key, note.to_owned()).is_some_and(|last| last == note) {
+            return;
+        }
+        let about = ObjectReference {
+            api_version: Some(self.version.to_owned()),
+            kind: Some(self.kind.kind.to_owned()),
+            name: Some(self.name.to_owned()),
+            namespace: Some(self.namespace.to_owned()),
+            uid: Some(self.workload.uid.to_string()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(note.to_owned()),
+            action: "GenerateBudget".to_owned(),
+            secondary: None,
+        };
+        // An Event that is lost loses a line in a list.
+        // One recorder would take two notes for the same Event, and keep the first.
+        let reporter = Reporter { controller: names::PALISADE.to_owned(), instance: None };
+        if let Err(error) = Recorder::new(self.shared.client.clone(), reporter).publish(&event, &about).await
+        {
+            tracing::warn!(%error, name = self.name, namespace = self.namespace, "recording an event");
+        }
+    }
+
+    /// All is as asked. Only what its own strategy comes to may be worth a word.
+    async fn settled(&self, limit: Limit, own: &Ask, default: &Ask) {
+        let blocks = matches!(limit, Limit::MaxUnavailable(Amount::Number(0) | Amount::Percent(0)));
+        if blocks && !own.has_number() && !default.has_number() {
+            let key = self.flavour.key();
+            let note = format!(
+                "maxUnavailable of its update strategy is 0, and so the budget blocks every eviction: write {key}-maxUnavailable \
+                 to let drains go on"
+            );
+            self.say("BlocksEvictions", &note).await;
+        } else {
+            self.nothing();
+        }
+    }
+
+    fn nothing(&self) {
+        self.shared.state().said.remove(&(self.workload.uid.clone(), self.flavour));
+    }
+}

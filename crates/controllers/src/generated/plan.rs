@@ -1,0 +1,298 @@
+//! What a workload asks for, and the budget that says it.
+
+use palisade_api::budget::{self, Limit};
+use palisade_api::generate::{Ask, Flavour, GENERATED, Given};
+use palisade_api::names;
+use palisade_engine::json::{Cursor, Malformed};
+use palisade_engine::{Object, Owner};
+use serde_json::{Value, json};
+
+/// A kind of workload that budgets are generated for.
+#[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "Kubernetes' name")]
+pub(super) struct Kind {
+    pub(super) group: &'static str,
+    pub(super) kind: &'static str,
+    /// Where its update strategy says how many pods may be unavailable, and what holds where it does not say.
+    strategy: Option<(&'static str, Value)>,
+}
+
+/// All of them.
+pub(super) fn kinds() -> [Kind; 6] {
+    let kind = |group, kind, strategy| Kind { group, kind, strategy };
+    [
+        kind("apps", "Deployment", Some(("/strategy/rollingUpdate/maxUnavailable", json!("25%")))),
+        kind("apps", "StatefulSet", Some(("/updateStrategy/rollingUpdate/maxUnavailable", json!(1)))),
+        kind("apps", "ReplicaSet", None),
+        kind("apps.kruise.io", "CloneSet", Some(("/updateStrategy/maxUnavailable", json!("20%")))),
+        kind(
+            "apps.kruise.io",
+            "StatefulSet",
+            Some(("/updateStrategy/rollingUpdate/maxUnavailable", json!(1))),
+        ),
+        kind("apps.kruise.io", "UnitedDeployment", None),
+    ]
+}
+
+/// All that is kept of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) uid: Box<str>,
+    pub(super) asks: [Ask; 2],
+    pub(super) given: Given,
+    /// The text of its own selector of pods.
+    selector: Box<str>,
+    /// Whether it is part of another workload, which has a budget for all of it.
+    pub(super) is_part: bool,
+    pub(super) going: bool,
+}
+
+impl Workload {
+    pub(super) fn read(object: &Object<'_>, kind: &Kind) -> Result<Self, Malformed> {
+        let metadata = &object.metadata;
+        let annotation = |key: &str| metadata.annotations.get(key);
+        let mut replicas = None;
+        let mut selector: Box<str> = "{}".into();
+        let mut strategies = json!({});
+        if let Some(spec) = object.spec() {
+            Cursor::new(spec).object(|key, value| {
+                match &*key {
+                    "replicas" => replicas = value.value()?,
+                    "selector" => {
+                        let text = value.raw_or_null()?.unwrap_or(b"{}");
+                        selector = String::from_utf8_lossy(text).into();
+                    }
+                    "strategy" | "updateStrategy" => strategies[&*key] = value.value()?,
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?;
+        }
+        Ok(Self {
+            uid: (&*metadata.uid).into(),
+            asks: Flavour::ALL.map(|flavour| Ask::read(flavour, annotation)),
+            given: Given { strategy: kind.max_unavailable(&strategies), replicas: replicas.unwrap_or(1) },
+            selector,
+            is_part: metadata.owners.iter().any(is_workload),
+            going: metadata.deletion_timestamp.is_some(),
+        })
+    }
+}
+
+impl Kind {
+    fn max_unavailable(&self, strategies: &Value) -> Value {
+        let Some((path, default)) = &self.strategy else { return json!(1) };
+        // One that does not roll has no number to give.
+        let kind =
+            ["/strategy/type", "/updateStrategy/type"].iter().find_map(|path| strategies.pointer(path));
+        if kind.is_some_and(|kind| kind == "Recreate" || kind == "OnDelete")
+            && strategies.pointer(path).is_none()
+        {
+            return json!(1);
+        }
+        strategies.pointer(path).filter(|value| !value.is_null()).unwrap_or(default).clone()
+    }
+}
+
+fn is_workload(owner: &Owner<'_>) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.controller && kinds().iter().any(|kind| kind.group == group && kind.kind == owner.kind)
+}
+
+/// A generated budget, as it was last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Existing {
+    /// The workload that it was generated for.
+    pub(super) owner: Option<Box<str>>,
+    labelled: bool,
+    has_labels: bool,
+    spec: Value,
+}
+
+impl Existing {
+    pub(super) fn read(object: &Object<'_>) -> Self {
+        let metadata = &object.metadata;
+        Self {
+            owner: metadata.owners.iter().find(|owner| owner.controller).map(|owner| (&*owner.uid).into()),
+            labelled: metadata.labels.get(GENERATED.0) == Some(GENERATED.1),
+            has_labels: metadata.labels.iter().next().is_some(),
+            spec: serde_json::from_slice(object.spec().unwrap_or(b"{}")).unwrap_or_default(),
+        }
+    }
+
+    /// Whether we made it for this workload: by its label, or by its owner if the label was taken off.
+    pub(super) fn is_for(&self, workload: &Workload) -> bool {
+        self.owner.as_deref() == Some(&*workload.uid)
+    }
+
+    /// Whether it carries our label.
+    pub(super) fn is_ours(&self) -> bool {
+        self.labelled
+    }
+}
+
+/// The budget that a workload asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Desired {
+    owner: Value,
+    uid: Box<str>,
+    pub(super) spec: Value,
+}
+
+impl Desired {
+    pub(super) fn new(
+        flavour: Flavour,
+        workload: &Workload,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+        limit: Limit,
+    ) -> Self {
+        let (field, value) = limit.written();
+        let mut spec = match flavour {
+            Flavour::Unavailable => {
+                json!({"targetRef": {"apiVersion": api_version, "kind": kind, "name": name}})
+            }
+            // One that also lets pods go that do not serve: they would hold up a drain for ever.
+            Flavour::Disruption => json!({
+                "selector": serde_json::from_str::<Value>(&workload.selector).unwrap_or_default(),
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            }),
+        };
+        spec[field] = value;
+        let owner = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": workload.uid, "controller": true});
+        Self { owner, uid: workload.uid.clone(), spec }
+    }
+
+    /// The object to create.
+    pub(super) fn object(&self, flavour: Flavour, namespace: &str, name: &str) -> Value {
+        let (api_version, kind, _) = resource(flavour);
+        json!({
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {
+                "name": name, "namespace": namespace,
+                "labels": {GENERATED.0: GENERATED.1, names::MANAGED_BY.0: names::MANAGED_BY.1},
+                "ownerReferences": [self.owner],
+            },
+            "spec": self.spec,
+        })
+    }
+
+    /// The changes that an existing one needs, as a JSON patch; empty if none.
+    pub(super) fn changes(&self, existing: &Existing) -> Vec<Value> {
+        let mut changes = Vec::new();
+        if existing.spec != self.spec {
+            changes.push(json!({"op": "replace", "path": "/spec", "value": self.spec}));
+        }
+        if existing.owner.as_deref() != Some(&*self.uid) {
+            changes.push(json!({"op": "add", "path": "/metadata/ownerReferences", "value": [self.owner]}));
+        }
+        if !existing.labelled {
+            changes.push(if existing.has_labels {
+                let key = GENERATED.0.replace('~', "~0").replace('/', "~1");
+                json!({"op": "add", "path": format!("/metadata/labels/{key}"), "value": GENERATED.1})
+            } else {
+                json!({"op": "add", "path": "/metadata/labels", "value": {GENERATED.0: GENERATED.1}})
+            });
+        }
+        changes
+    }
+}
+
+/// `apiVersion`, kind and path of a flavour's resource.
+pub(super) fn resource(flavour: Flavour) -> (String, &'static str, String) {
+    let (group, version, kind, plural) = match flavour {
+        Flavour::Unavailable => (budget::GROUP, budget::VERSION, budget::KIND, budget::PLURAL),
+        Flavour::Disruption => ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    };
+    (format!("{group}/{version}"), kind, plural.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_api::budget::Amount;
+    use rstest::rstest;
+
+    fn read(number: usize, object: &Value) -> Workload {
+        let text = object.to_string();
+        Workload::read(&Object::parse(text.as_bytes()).unwrap(), &kinds()[number]).unwrap()
+    }
+
+    #[rstest]
+    #[case(0, json!({}), json!("25%"))]
+    #[case(0, json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 3}}}), json!(3))]
+    #[case(0, json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0}}}), json!("10%"))]
+    #[case(0, json!({"strategy": {"type": "Recreate"}}), json!(1))]
+    #[case(1, json!({}), json!(1))]
+    #[case(1, json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}), json!(2))]
+    #[case(1, json!({"updateStrategy": {"type": "OnDelete"}}), json!(1))]
+    #[case(2, json!({}), json!(1))]
+    #[case(3, json!({}), json!("20%"))]
+    #[case(3, json!({"updateStrategy": {"maxUnavailable": 4}}), json!(4))]
+    #[case(4, json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "50%"}}}), json!("50%"))]
+    #[case(5, json!({"updateStrategy": {"maxUnavailable": 4}}), json!(1))]
+    fn what_each_strategy_gives(#[case] number: usize, #[case] spec: Value, #[case] expected: Value) {
+        assert_eq!(read(number, &json!({"spec": spec})).given.strategy, expected);
+    }
+
+    #[test]
+    fn a_replica_set_of_a_deployment_is_part_of_it() {
+        let owner = |kind: &str, api: &str| json!({"metadata": {"ownerReferences": [{"apiVersion": api, "kind": kind, "name": "x", "uid": "u", "controller": true}]}});
+        assert!(read(2, &owner("Deployment", "apps/v1")).is_part);
+        assert!(read(1, &owner("UnitedDeployment", "apps.kruise.io/v1alpha1")).is_part);
+        assert!(!read(0, &owner("Database", "example.com/v1")).is_part);
+    }
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        let workload = read(
+            0,
+            &json!({"metadata": {"uid": "u"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}),
+        );
+        let limit = Limit::MaxUnavailable(Amount::Percent(20));
+        for flavour in Flavour::ALL {
+            let desired = Desired::new(flavour, &workload, "apps/v1", "Deployment", "web", limit);
+            let object = desired.object(flavour, "shop", "web");
+            let seen = |object: &Value| {
+                let text = object.to_string();
+                Existing::read(&Object::parse(text.as_bytes()).unwrap())
+            };
+            assert_eq!(desired.changes(&seen(&object)), Vec::<Value>::new());
+            assert!(seen(&object).is_for(&workload) && seen(&object).is_ours());
+            let mut edited = object.clone();
+            edited["spec"]["maxUnavailable"] = json!(9);
+            assert_eq!(
+                desired.changes(&seen(&edited)),
+                [json!({"op": "replace", "path": "/spec", "value": desired.spec})]
+            );
+            let mut stripped = object;
+            stripped["metadata"]["labels"] = json!({"mine": "x"});
+            assert_eq!(
+                desired.changes(&seen(&stripped)),
+                [json!({"op": "add", "path": "/metadata/labels/palisade.dev~1generated", "value": "true"})]
+            );
+        }
+    }
+
+    #[test]
+    fn a_disruption_budget_has_the_workloads_own_selector_and_lets_sick_pods_go() {
+        let workload = read(
+            0,
+            &json!({"metadata": {"uid": "u"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}),
+        );
+        let desired = Desired::new(
+            Flavour::Disruption,
+            &workload,
+            "apps/v1",
+            "Deployment",
+            "web",
+            Limit::MinAvailable(Amount::Number(2)),
+        );
+        assert_eq!(
+            desired.spec,
+            json!({"selector": {"matchLabels": {"app": "web"}}, "minAvailable": 2, "unhealthyPodEvictionPolicy": "AlwaysAllow"})
+        );
+    }
+}
