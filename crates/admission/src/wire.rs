@@ -195,7 +195,8 @@ impl<'a> Request<'a> {
                 let object = Object::parse(self.object.unwrap_or(b"{}"))
                     .map_err(|error| undecidable(&format!("a budget that could not be read: {error}")))?;
                 let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
-                Action::Declare { subject: Subject { kind, object } }
+                let is_new = self.operation == "CREATE";
+                Action::Declare { subject: Subject { kind, object }, is_new }
             }
             ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::budgets::Ledger;
+use crate::budgets::{Key, Ledger};
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
@@ -37,11 +37,11 @@ pub struct Live {
     client: Client,
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
     ledger: Option<Arc<Ledger>>,
-    await_budgets: Option<AwaitBudgets>,
+    await_budget: Option<AwaitBudget>,
 }
 
-/// Waits until the API server asks about the pods of a namespace.
-pub type AwaitBudgets = Arc<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Waits until the API server asks about the pods of a budget's namespace.
+pub type AwaitBudget = Arc<dyn Fn(Key) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
@@ -49,13 +49,13 @@ pub struct LiveWorld {
     pub(crate) deadline: Instant,
     protections: Arc<Protections>,
     ledger: Option<Arc<Ledger>>,
-    await_budgets: Option<AwaitBudgets>,
+    await_budget: Option<AwaitBudget>,
 }
 
 impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
-        Self { client, protections: Arc::new(protections), ledger: None, await_budgets: None }
+        Self { client, protections: Arc::new(protections), ledger: None, await_budget: None }
     }
 
     /// With a ledger, budgets are spent from it; without one there are none.
@@ -66,8 +66,8 @@ impl Live {
 
     /// With a way to wait for it, a budget is created only once it holds.
     #[must_use]
-    pub fn with_await_budgets(self, await_budgets: AwaitBudgets) -> Self {
-        Self { await_budgets: Some(await_budgets), ..self }
+    pub fn with_await_budget(self, await_budget: AwaitBudget) -> Self {
+        Self { await_budget: Some(await_budget), ..self }
     }
 
     /// A world whose questions are given up at `deadline`.
@@ -77,7 +77,7 @@ impl Live {
             deadline,
             protections: (self.protections)(),
             ledger: self.ledger.clone(),
-            await_budgets: self.await_budgets.clone(),
+            await_budget: self.await_budget.clone(),
         }
     }
 }
@@ -171,10 +171,11 @@ impl World for LiveWorld {
         }
     }
 
-    async fn await_budgets_in(&self, namespace: &str) {
-        if let Some(wait) = &self.await_budgets {
+    async fn await_budget(&self, namespace: &str, name: &str) {
+        if let Some(wait) = &self.await_budget {
             // A budget that holds a moment later is better than none.
-            let _ = tokio::time::timeout_at(self.deadline, wait(namespace.to_owned())).await;
+            let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+            let _ = tokio::time::timeout_at(self.deadline, wait(key)).await;
         }
     }
 

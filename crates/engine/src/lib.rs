@@ -58,7 +58,9 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
             }
         }
         Action::Update { pod, .. } => judge(pod, review, world, settings).await,
-        Action::Declare { subject } => guards::check_policy(subject, review, world, settings).await,
+        Action::Declare { subject, is_new } => {
+            guards::check_policy(subject, *is_new, review, world, settings).await
+        }
         Action::Evict { .. } | Action::Other => Verdict::allow(),
     }
 }

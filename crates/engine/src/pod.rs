@@ -31,8 +31,8 @@ pub enum Loss {
     Gate(String),
     /// A label that says it is being upgraded by hand.
     HotUpgrade(String),
-    /// Labels by which a budget may have chosen it, so that it no longer counts.
-    Relabelling,
+    /// Other labels or owners, so that a budget that chose it by them no longer counts it.
+    Parting,
 }
 
 /// Which part of a pod an update is for.
@@ -128,16 +128,17 @@ pub fn loss_by_update(
     if let Some((key, _)) = label {
         return Ok(Some(Loss::HotUpgrade(key.to_owned())));
     }
-    let relabelled = (old.metadata.labels != new.metadata.labels).then_some(Loss::Relabelling);
+    let (before, after) = (&old.metadata, &new.metadata);
+    let parting = (before.labels != after.labels || before.owners != after.owners).then_some(Loss::Parting);
     match part {
-        Part::Whole => Ok(restarting_change(old, new)?.map(Loss::Update).or(relabelled)),
-        Part::Resize => Ok(restarting_resize(old, new)?.map(Loss::Resize).or(relabelled)),
+        Part::Whole => Ok(restarting_change(old, new)?.map(Loss::Update).or(parting)),
+        Part::Resize => Ok(restarting_resize(old, new)?.map(Loss::Resize).or(parting)),
         // The kubelet says how things are; others say how they shall be.
-        Part::Status if user.is_node() => Ok(relabelled),
+        Part::Status if user.is_node() => Ok(parting),
         Part::Status => {
             let (before, after) = (PodState::read(old)?, PodState::read(new)?);
             let closed = before.readiness_gates.iter().find(|gate| before.meets(gate) && !after.meets(gate));
-            Ok(closed.map(|gate| Loss::Gate(gate.to_string())).or(relabelled))
+            Ok(closed.map(|gate| Loss::Gate(gate.to_string())).or(parting))
         }
     }
 }

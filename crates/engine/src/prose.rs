@@ -307,7 +307,7 @@ fn losing(loss: &Loss) -> String {
         Loss::Update(field) => format!("this changes {field}, which restarts it"),
         Loss::Resize(what) => format!("this resizes {what}, which restarts it"),
         Loss::Gate(gate) => format!("this closes its readiness gate {gate}"),
-        Loss::Relabelling => "this takes away the labels it is chosen by".to_owned(),
+        Loss::Parting => "this takes away the labels or the owner that it is chosen by".to_owned(),
         Loss::HotUpgrade(label) => format!("label {label} takes it out of service"),
     }
 }

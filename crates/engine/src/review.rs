@@ -47,7 +47,7 @@ pub enum Action<'a> {
     /// A pod is changed, in place.
     Update { pod: Subject<'a>, new: Object<'a>, part: Part },
     /// A budget is written. Its text is read once it is known to matter.
-    Declare { subject: Subject<'a> },
+    Declare { subject: Subject<'a>, is_new: bool },
     /// Something that no guard cares about.
     Other,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
-use crate::object::{Definition, Metadata, Pairs};
+use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::Subject;
@@ -59,9 +59,9 @@ pub trait World: Sync {
         async { Ok(Spent::Granted) }
     }
 
-    /// Waits until budgets of a namespace will be asked about, since one is being created there. Nothing is lost
-    /// if that takes too long: its status says from when on it holds.
-    fn await_budgets_in(&self, _namespace: &str) -> impl Future<Output = ()> + Send {
+    /// Waits until a budget that is being created will be asked about. Nothing is lost if that takes too long: its
+    /// status says from when on it holds.
+    fn await_budget(&self, _namespace: &str, _name: &str) -> impl Future<Output = ()> + Send {
         async {}
     }
 
@@ -74,8 +74,8 @@ pub trait World: Sync {
 pub struct Withdrawal<'a> {
     pub pod: &'a Metadata<'a>,
     pub loss: Loss,
-    /// The labels that it will have, where they change.
-    pub relabelled: Option<&'a Pairs<'a>>,
+    /// What its labels and owners will be, where it is those that change.
+    pub parting: Option<&'a Metadata<'a>>,
     /// Whether there should be budgets where the pod is.
     pub expects_budgets: bool,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::budgets::{Entry, Index, Ledger, keep_index, watch_budgets};
+use palisade_cluster::budgets::{Entry, Index, Key, Ledger, keep_index, watch_budgets};
 use palisade_cluster::{
     Ancestors, Discovery, Live, Policies, watch_ancestors, watch_discovery, watch_protected_pods,
     watch_protections,
@@ -58,9 +58,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
         .with_ledger(ledger.clone())
-        .with_await_budgets({
-            let client = client.clone();
-            Arc::new(move |namespace| Box::pin(registration::announce(client.clone(), namespace)))
+        .with_await_budget({
+            let (client, budgets) = (client.clone(), watches.budgets.clone());
+            Arc::new(move |key: Key| {
+                let has_another = budgets.budgets_in(&key.namespace).iter().any(|known| known.key != key);
+                Box::pin(registration::announce(client.clone(), key.namespace, has_another))
+            })
         });
     let record = {
         let tally = tally.clone();

@@ -19,8 +19,10 @@ use crate::budgets::pods::{Controller, Labels, NamespacePods, Pod, State};
 use crate::budgets::workloads::{End, Workload, Workloads};
 use crate::feed::number;
 
-/// A reservation that is asked about again after this long is made anew, so that it does not end too soon.
+/// A reservation that is asked about again within this time is the same request: a forced delete asks three times.
 const FRESH: SignedDuration = SignedDuration::from_secs(5);
+/// How much two replicas' clocks may differ.
+const SKEW: SignedDuration = SignedDuration::from_secs(60);
 /// Longer than any chain of owners that means something.
 const DEEPEST: usize = 8;
 
@@ -49,8 +51,8 @@ impl<'a> Owners<'a> {
             if &*controller.kind == "Node" && controller.group.is_empty() {
                 break;
             }
-            let known = match self.watched.get(&controller.uid) {
-                Some(workload) => Some(workload),
+            let known = match self.watched.get_as(controller) {
+                Some((workload, meant)) => meant.then_some(workload),
                 None => self.asked.get(&controller.uid).ok_or(controller)?.as_ref(),
             };
             let Some(workload) = known else {
@@ -69,7 +71,7 @@ impl<'a> Owners<'a> {
     }
 }
 
-impl Chain<'_> {
+impl<'a> Chain<'a> {
     /// The part of the chain up to a target, if it is in it.
     fn up_to(mut self, target: &Target) -> Option<Self> {
         let found = self.links.iter().position(|(controller, _)| {
@@ -81,9 +83,21 @@ impl Chain<'_> {
         Some(self)
     }
 
-    /// The highest that says how many pods it wants: its uid, and how many.
-    fn wants(&self) -> Option<(&str, i64)> {
-        self.links.iter().rev().find_map(|(controller, workload)| Some((&*controller.uid, workload.wants?)))
+    /// Who says how many pods are wanted: its uid, and how many. It is the lowest that has a say. But a `ReplicaSet` is
+    /// one revision of what owns it, and a `UnitedDeployment` has parts; of other owners nobody knows what their scale
+    /// counts: Prometheus' is shards.
+    fn wants(&self) -> Option<(&'a str, i64)> {
+        let says = |at: usize| self.links.get(at).is_some_and(|(_, workload)| workload.wants.is_some());
+        let lowest = (0..self.links.len()).find(|at| says(*at))?;
+        let is = |at: usize, group: &str, kind: &str| {
+            let (controller, _) = self.links[at];
+            *controller.group == *group && *controller.kind == *kind
+        };
+        let own = if is(lowest, "apps", "ReplicaSet") && says(lowest + 1) { lowest + 1 } else { lowest };
+        let united =
+            (own..self.links.len()).rfind(|at| is(*at, "apps.kruise.io", "UnitedDeployment") && says(*at));
+        let (controller, workload) = self.links[united.unwrap_or(own)];
+        Some((&*controller.uid, workload.wants?))
     }
 
     /// Whether a pod is one that the workload no longer wants.
@@ -138,7 +152,10 @@ pub(crate) fn membership(
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) total: i64,
-    pub(crate) available: HashSet<Box<str>>,
+    /// The pods that are available, and the number of the workload whose they are.
+    pub(crate) available: HashMap<Box<str>, usize>,
+    /// How many pods each workload wants.
+    wants: Vec<i64>,
 }
 
 /// Counts the pods of a budget, or tells which owners must be asked about first.
@@ -151,8 +168,10 @@ pub(crate) fn census(
     let mut census = Census::default();
     let mut missing: HashSet<Controller> = HashSet::new();
     let mut selected: HashMap<*const (Arc<str>, Arc<str>), bool> = HashMap::new();
-    let mut chains: HashMap<*const Controller, Option<Chain<'_>>> = HashMap::new();
-    let mut wanted: HashMap<&str, i64> = HashMap::new();
+    let mut chains: HashMap<*const Controller, Result<Option<Chain<'_>>, &Controller>> = HashMap::new();
+    let mut wanted: HashMap<&str, usize> = HashMap::new();
+    // Those that want themselves, each.
+    census.wants.push(i64::MAX);
     for (uid, pod) in pods.into_iter().flatten() {
         if let Chosen::Selected(rule) = &budget.pods {
             let matches = |labels: &Labels| rule.matches(|key| find(labels, key));
@@ -162,32 +181,35 @@ pub(crate) fn census(
         }
         let chain = match &pod.controller {
             None => None,
-            Some(controller) => chains
-                .entry(Arc::as_ptr(controller))
-                .or_insert_with(|| match owners.chain(controller) {
-                    Ok(chain) => match &budget.pods {
+            Some(controller) => {
+                let known = chains.entry(Arc::as_ptr(controller)).or_insert_with(|| {
+                    owners.chain(controller).map(|chain| match &budget.pods {
                         Chosen::Selected(_) => Some(chain),
                         Chosen::Of(target) => chain.up_to(target),
-                    },
+                    })
+                });
+                match known {
+                    Ok(chain) => chain.as_ref(),
+                    // A pod that is going tells nothing that the others don't.
+                    Err(_) if pod.is_terminating() => None,
                     Err(unknown) => {
-                        // One that is going tells nothing that the others don't.
-                        if !pod.is_terminating() {
-                            missing.insert(unknown.clone());
-                        }
+                        missing.insert((*unknown).clone());
                         None
                     }
-                })
-                .as_ref(),
+                }
+            }
         };
         match (&budget.pods, chain) {
             (Chosen::Of(_), None) => {}
             (_, Some(chain)) if chain.ending => {}
             (_, Some(chain)) => {
-                if let Some(index) = chain.links.iter().rposition(|(_, workload)| workload.wants.is_some()) {
-                    let (controller, workload) = chain.links[index];
-                    wanted.insert(&controller.uid, workload.wants.unwrap_or_default());
-                    if pod.is_available() && workload.wants != Some(0) && !chain.is_surplus(&pod.name) {
-                        census.available.insert(uid.clone());
+                if let Some((workload, wants)) = chain.wants() {
+                    let number = *wanted.entry(workload).or_insert_with(|| {
+                        census.wants.push(wants);
+                        census.wants.len() - 1
+                    });
+                    if pod.is_available() && wants != 0 && !chain.is_surplus(&pod.name) {
+                        census.available.insert(uid.clone(), number);
                     }
                 } else {
                     census.count_itself(uid, pod);
@@ -204,12 +226,12 @@ pub(crate) fn census(
     // A target wants its pods also while it has none.
     if let Chosen::Of(Target { group, kind, name }) = &budget.pods
         && wanted.is_empty()
-        && let Some((uid, workload)) = owners.watched.find(namespace, group, kind, name)
+        && let Some(workload) = owners.watched.find(namespace, group, kind, name)
         && workload.end.is_none()
     {
-        wanted.insert(uid, workload.wants.unwrap_or_default());
+        census.wants.push(workload.wants.unwrap_or_default());
     }
-    census.total += wanted.values().sum::<i64>();
+    census.total += census.wants[1..].iter().sum::<i64>();
     Ok(census)
 }
 
@@ -218,7 +240,7 @@ impl Census {
     fn count_itself(&mut self, uid: &str, pod: &Pod) {
         self.total += i64::from(pod.state != State::Finished);
         if pod.is_available() {
-            self.available.insert(uid.into());
+            self.available.insert(uid.into(), 0);
         }
     }
 }
@@ -230,6 +252,8 @@ fn find<'a>(labels: &'a Labels, key: &str) -> Option<&'a str> {
 /// The numbers that a status shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
+    /// How many more may be lost.
+    pub allowed: i64,
     pub available: i64,
     pub desired: i64,
     pub total: i64,
@@ -237,26 +261,64 @@ pub struct Numbers {
 
 impl Numbers {
     pub(crate) fn of(budget: &Budget, census: &Census, status: &Status) -> Self {
-        let reserved = census.available.iter().filter(|uid| status.reserves(uid)).count();
-        let available = census.available.len() - reserved;
-        Self {
-            available: i64::try_from(available).unwrap_or(i64::MAX),
-            desired: budget.limit.desired(census.total),
-            total: census.total,
-        }
-    }
-
-    pub fn allowed(&self) -> i64 {
-        (self.available - self.desired).max(0)
+        Balance::of(budget, census, status).numbers()
     }
 
     /// Writes them into a status.
     pub(crate) fn show(&self, status: &mut Status, generation: Option<i64>) {
         status.observed_generation = generation;
-        status.unavailable_allowed = self.allowed();
+        status.unavailable_allowed = self.allowed;
         status.current_available = self.available;
         status.desired_available = self.desired;
         status.total_replicas = self.total;
+    }
+}
+
+/// What is left to spend, workload by workload: what one has beyond its own wish does not make up for what another
+/// lacks, and is free to go.
+struct Balance<'a> {
+    census: &'a Census,
+    /// Available pods of each workload, less those that are reserved.
+    available: Vec<i64>,
+    desired: i64,
+}
+
+impl<'a> Balance<'a> {
+    fn of(budget: &Budget, census: &'a Census, status: &Status) -> Self {
+        let mut available = vec![0; census.wants.len()];
+        for (_, &number) in census.available.iter().filter(|(uid, _)| !status.reserves(uid)) {
+            available[number] += 1;
+        }
+        Self { census, available, desired: budget.limit.desired(census.total) }
+    }
+
+    /// How many of those that are wanted may be lost.
+    fn spare(&self) -> i64 {
+        let counted: i64 =
+            self.available.iter().zip(&self.census.wants).map(|(has, wants)| has.min(wants)).sum();
+        counted - self.desired
+    }
+
+    fn numbers(&self) -> Numbers {
+        let beyond: i64 =
+            self.available.iter().zip(&self.census.wants).map(|(has, wants)| (has - wants).max(0)).sum();
+        Numbers {
+            allowed: beyond + self.spare().max(0),
+            available: self.available.iter().sum(),
+            desired: self.desired,
+            total: self.census.total,
+        }
+    }
+
+    /// Takes a pod out, if that is allowed.
+    fn take(&mut self, uid: &str) -> bool {
+        let Some(&number) = self.census.available.get(uid) else {
+            // The review knows better than the index that it is available, and so one more is than was counted.
+            return self.spare() >= 0;
+        };
+        let free = self.available[number] > self.census.wants[number] || self.spare() >= 1;
+        self.available[number] -= i64::from(free);
+        free
     }
 }
 
@@ -285,45 +347,50 @@ pub(crate) fn admit(
     losers: &[Loser],
     now: Timestamp,
 ) -> (Vec<Admitted>, Numbers, bool) {
-    let mut numbers = Numbers::of(budget, census, status);
+    let mut balance = Balance::of(budget, census, status);
     let mut changed = false;
     let admitted = losers.iter().map(|loser| {
         let uid = &*loser.uid;
         if status.reserves(uid) {
-            let fresh = status.reserved_at.get(uid).is_some_and(|at| is_fresh(at, now));
-            // Another revision is another request: what comes of the first must not end the second.
             let deleted = status.deleted_pods.get(uid);
             let held = if loser.goes { deleted } else { deleted.or(status.unavailable_pods.get(uid)) };
+            // Another revision is another request: what comes of the first must not end the second.
             let same = held.is_some_and(|revision| **revision == *loser.revision);
+            let fresh = status.reserved_at.get(uid).is_some_and(|at| is_fresh(at, now));
+            // Nothing came of it, and it is asked for again. Whoever tries again and again does not hold a slot for
+            // ever: it must end first, unless there is another.
+            if held.is_some() && !fresh && balance.spare() < 1 {
+                return Admitted::No(Numbers { allowed: 0, ..balance.numbers() });
+            }
             if !fresh || !same {
-                reserve(status, loser, now);
+                reserve(status, loser, if fresh { None } else { Some(now) });
                 changed = true;
             }
             return Admitted::Yes;
         }
-        // The review knows better than the index whether the pod that it is about is available.
-        let counted = census.available.contains(uid);
-        let available = numbers.available + i64::from(!counted);
-        if available - numbers.desired < 1 {
-            return Admitted::No(numbers);
+        if !balance.take(uid) {
+            return Admitted::No(Numbers { allowed: 0, ..balance.numbers() });
         }
-        numbers.available = available - 1;
-        reserve(status, loser, now);
+        reserve(status, loser, Some(now));
         changed = true;
         Admitted::Yes
     });
     let admitted = admitted.collect();
-    (admitted, numbers, changed)
+    (admitted, balance.numbers(), changed)
 }
 
 fn is_fresh(at: &str, now: Timestamp) -> bool {
     let age = at.parse::<Timestamp>().map(|at| now.duration_since(at));
-    age.is_ok_and(|age| age >= SignedDuration::ZERO && age < FRESH)
+    // Another replica's clock may be ahead of ours.
+    age.is_ok_and(|age| age > -SKEW && age < FRESH)
 }
 
-fn reserve(status: &mut Status, loser: &Loser, now: Timestamp) {
+/// Reserves; `since` is given where it begins anew.
+fn reserve(status: &mut Status, loser: &Loser, since: Option<Timestamp>) {
     let (uid, revision) = (loser.uid.to_string(), loser.revision.to_string());
-    status.reserved_at.insert(uid.clone(), now.to_string());
+    if let Some(since) = since {
+        status.reserved_at.insert(uid.clone(), since.to_string());
+    }
     if loser.goes {
         status.unavailable_pods.remove(&uid);
         status.deleted_pods.insert(uid, revision);
@@ -494,7 +561,7 @@ mod tests {
             let budget = Budget::read(spec).unwrap();
             let owners = Owners { watched: &self.workloads, asked: &self.gone };
             let census = census(&budget, "shop", self.pods.of_namespace("shop"), &owners).unwrap();
-            let Numbers { available, desired, total } = Numbers::of(&budget, &census, &Status::default());
+            let Numbers { available, desired, total, .. } = Numbers::of(&budget, &census, &Status::default());
             (total, available, desired)
         }
     }
@@ -621,8 +688,18 @@ mod tests {
         let shop = Shop::default().pods(2, true, Some(("ReplicaSet", "web-1")));
         assert_eq!(count(&shop).unwrap_err().iter().map(|owner| &*owner.name).collect::<Vec<_>>(), ["web-1"]);
         let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        // In whatever order they come.
+        for number in 0..8 {
+            let name = format!("going-{number}");
+            let shop = Shop::default().pod(&name, true, Some(("ReplicaSet", "web-1")), &going).pods(
+                1,
+                true,
+                Some(("ReplicaSet", "web-1")),
+            );
+            assert!(count(&shop).is_err(), "{name}");
+        }
         let shop = Shop::default().pod("x", true, Some(("ReplicaSet", "web-1")), &going);
-        assert_eq!(count(&shop), Ok(Census::default()));
+        assert_eq!(count(&shop).map(|census| (census.total, census.available.len())), Ok((0, 0)));
     }
 
     fn loser(uid: &str, goes: bool) -> Loser {
@@ -643,7 +720,7 @@ mod tests {
         let mut status = Status::default();
         let losers: Vec<Loser> = ["web-0", "web-0", "web-1", "web-2"].map(|uid| loser(uid, true)).into();
         let (admitted, numbers, changed) = admit(&budget, &census, &mut status, &losers, second(100));
-        let spent = Numbers { available: 2, desired: 2, total: 4 };
+        let spent = Numbers { allowed: 0, available: 2, desired: 2, total: 4 };
         assert_eq!(admitted, [Admitted::Yes, Admitted::Yes, Admitted::Yes, Admitted::No(spent)]);
         assert_eq!((numbers, changed), (spent, true));
         assert_eq!(status.deleted_pods.keys().collect::<Vec<_>>(), ["web-0", "web-1"]);
@@ -651,9 +728,65 @@ mod tests {
             admit(&budget, &census, status, std::slice::from_ref(loser), second(at))
         };
         assert!(!again(&mut status, &losers[0], 104).2, "asked again at once: nothing to write");
-        assert!(again(&mut status, &losers[0], 105).2, "asked again later: it must not end too soon");
+        let spent = Admitted::No(Numbers { allowed: 0, available: 2, desired: 2, total: 4 });
+        assert_eq!(again(&mut status, &losers[0], 105).0, [spent], "nothing came of it: others have a turn");
         let unseen = again(&mut status, &loser("just-ready", true), 105);
         assert_eq!(unseen.0, [Admitted::Yes], "the review knows that it is available, and so one more is");
+    }
+
+    #[test]
+    fn what_one_workload_has_too_many_does_not_make_up_for_what_another_lacks() {
+        let shop = Shop::default()
+            .workload("Deployment", "a", 3, None)
+            .workload("Deployment", "b", 3, None)
+            .pods(5, true, Some(("Deployment", "a")))
+            .pods(1, true, Some(("Deployment", "b")))
+            .pods(2, false, Some(("Deployment", "b")));
+        let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 1})).unwrap();
+        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let mut status = Status::default();
+        let losers: Vec<Loser> = ["b-5", "a-0", "a-1", "a-2"].map(|uid| loser(uid, true)).into();
+        let (admitted, numbers, _) = admit(&budget, &census, &mut status, &losers, second(0));
+        let refused: Vec<bool> = admitted.iter().map(|admitted| *admitted != Admitted::Yes).collect();
+        assert_eq!(refused, [true, false, false, true], "a scale-down goes on, and no further");
+        assert_eq!((numbers.allowed, numbers.available, numbers.desired, numbers.total), (0, 4, 5, 6));
+    }
+
+    #[test]
+    fn a_scale_that_counts_something_else_is_not_taken_for_pods() {
+        let prometheus = ("Prometheus.example.com", "p");
+        let mut shop = Shop::default().workload("StatefulSet", "p-0", 4, Some(prometheus)).pods(
+            4,
+            true,
+            Some(("StatefulSet", "p-0")),
+        );
+        let text = json!({"metadata": {"name": "p", "namespace": "shop", "uid": "p", "resourceVersion": "1"}, "spec": {"shards": 1}}).to_string();
+        let object = Object::parse(text.as_bytes()).unwrap();
+        let kind = ("example.com".into(), "Prometheus".into());
+        shop.workloads.take(&Fed::Applied(&object), &kind, &Scale::at(".spec.shards"), &mut HashSet::new());
+        assert_eq!(shop.count(&all()), (4, 4, 3));
+        assert_eq!(shop.count(&of("example.com/v1", "Prometheus", "p")), (4, 4, 3));
+    }
+
+    #[test]
+    fn an_owner_by_another_name_is_none() {
+        let shop = Shop::default().workload("ReplicaSet", "web-1", 3, None);
+        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+        let budget = Budget::read(&all()).unwrap();
+        let is = |kind: &str, name: &str| {
+            let forged = Controller {
+                uid: "web-1".into(),
+                group: "apps".into(),
+                kind: kind.into(),
+                name: name.into(),
+            };
+            membership(&budget, "x", |_| Some("web".to_owned()), Some(&forged), &owners).unwrap()
+        };
+        assert_eq!(
+            (is("ReplicaSet", "web-1"), is("ReplicaSet", "web-2"), is("Deployment", "web-1")),
+            (Membership::Member, Membership::Unwanted, Membership::Unwanted)
+        );
     }
 
     #[test]
@@ -674,7 +807,7 @@ mod tests {
             ("down-before", false),
             ("up", false),
         ] {
-            reserve(&mut status, &loser(uid, goes), second(0));
+            reserve(&mut status, &loser(uid, goes), Some(second(0)));
         }
         let seen = Seen { pods: shop.pods.of_namespace("shop"), revision: 20, event_revision: 13 };
         let lives_on = HashMap::from([("down-before".to_owned(), Life::Available)]);

@@ -18,10 +18,11 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
+use palisade_api::labels::{LabelRule, LabelSelector};
 use palisade_engine::{
-    Answer, Loss, Object, Pairs, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
+    Answer, Loss, Metadata, Object, Pairs, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -31,7 +32,7 @@ use crate::budgets::account::{
 };
 use crate::budgets::workloads::{Scale, Workload};
 use crate::budgets::{Controller, Index, Key, Known, budget_resource, lock};
-use crate::discovery::{Discovery, Served};
+use crate::discovery::{Discovery, Served, discover};
 use crate::feed::number;
 use crate::live::{NoAnswer, WHOLE, get, segment};
 
@@ -155,29 +156,54 @@ impl Ledger {
         let budget = readable(known)?;
         let pod = withdrawal.pod;
         let controller = Controller::of(pod);
-        let found = self.membership(known, budget, withdrawal, &pod.labels, controller.as_ref()).await?;
-        let stays = match withdrawal.relabelled {
-            None => false,
-            Some(labels) => {
-                let then = self.membership(known, budget, withdrawal, labels, controller.as_ref()).await?;
-                then == Membership::Member
+        if self.membership(known, budget, pod, controller.as_ref()).await? != Membership::Member {
+            return Ok(false);
+        }
+        let Some(then) = withdrawal.parting else { return Ok(true) };
+        let owner = Controller::of(then);
+        let member = self.membership(known, budget, then, owner.as_ref()).await? == Membership::Member;
+        Ok(match (&budget.pods, owner) {
+            // A workload lets go of a pod that no longer looks like one of its own.
+            (Chosen::Of(_), Some(owner)) if member => {
+                !self.keeps(&known.key.namespace, &owner, &then.labels).await?
             }
+            _ => !member,
+        })
+    }
+
+    /// Whether a controller would go on taking a pod with these labels for one of its own.
+    async fn keeps(&self, namespace: &str, owner: &Controller, labels: &Pairs<'_>) -> Answer<bool> {
+        let unknown =
+            |why: String| Unknown::new(format!("which pods {} {} selects", owner.kind, owner.name), why);
+        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
+        let discovery = self.discovery.borrow().clone().unwrap_or_default();
+        let Some(served) = discovery.resources.iter().find(is_it) else { return Ok(true) };
+        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
+        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
+        let object: Value = match timeout(CALL, self.client.request(request)).await {
+            Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(true),
+            Ok(Err(error)) => return Err(unknown(error.to_string())),
+            Ok(Ok(object)) => object,
         };
-        Ok(found == Membership::Member && !stays)
+        // A ReplicationController writes its labels alone. What is no selector is somebody's own affair.
+        let selector = object.pointer("/spec/selector").map(LabelSelector::read);
+        Ok(match selector {
+            Some(Ok(selector)) => LabelRule::of(&selector).matches(|key| labels.get(key)),
+            Some(Err(_)) | None => true,
+        })
     }
 
     async fn membership(
         &self,
         known: &Known,
         budget: &Budget,
-        withdrawal: &Withdrawal<'_>,
-        labels: &Pairs<'_>,
+        pod: &Metadata<'_>,
         controller: Option<&Controller>,
     ) -> Answer<Membership> {
-        let label = |key: &str| labels.get(key).map(str::to_owned);
+        let label = |key: &str| pod.labels.get(key).map(str::to_owned);
         self.with_owners(&known.key.namespace, |owners| {
-            membership(budget, &withdrawal.pod.name, label, controller, owners)
-                .map_err(|missing| vec![missing])
+            membership(budget, &pod.name, label, controller, owners).map_err(|missing| vec![missing])
         })
         .await
     }
@@ -333,17 +359,18 @@ impl Ledger {
             None => return Err(unknown("it is not known yet what is served".to_owned())),
             Some(discovery) => discovery.resources.iter().find(is_it).cloned(),
         };
-        // Of a kind that nobody serves there is nothing to ask: its pods count themselves.
-        let Some(served) = served else { return Ok(Some(unscaled(namespace, owner))) };
+        let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
         let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
         let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
         let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
         let found = match timeout(CALL, self.client.request_text(request)).await {
             Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
             Ok(Err(error)) => {
-                let why = NoAnswer::from(error);
-                if why.code != 404 {
-                    return Err(unknown(why.text));
+                // Only what names the object says that it is gone; a path that is not served yet says 404, too.
+                let gone = matches!(&error, kube::Error::Api(status) if status.code == 404
+                    && status.details.as_ref().is_some_and(|details| *details.name == *owner.name));
+                if !gone {
+                    return Err(unknown(NoAnswer::from(error).text));
                 }
                 None
             }
@@ -361,6 +388,25 @@ impl Ledger {
             asked.clear();
         }
         asked.insert(owner.uid.clone(), (found.clone(), Instant::now()));
+        Ok(found)
+    }
+
+    /// An owner of a kind that does not seem to be served. Once that is certain, there is none: its definition is gone,
+    /// and it with that.
+    async fn unserved(&self, namespace: &str, owner: &Controller) -> Result<Option<Workload>, String> {
+        let discovery = match timeout(CALL, discover(&self.client)).await {
+            Ok(Ok(discovery)) => discovery,
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("the API server did not answer in time".to_owned()),
+        };
+        let served = discovery
+            .resources
+            .iter()
+            .any(|served| *served.group == *owner.group && *served.kind == *owner.kind);
+        // What is served by somebody who does not answer, or only just now, counts as one without a scale.
+        let there = served || discovery.unreachable.iter().any(|group| **group == *owner.group);
+        let found = there.then(|| unscaled(namespace, owner));
+        lock(&self.index.asked).insert(owner.uid.clone(), (found.clone(), Instant::now()));
         Ok(found)
     }
 
@@ -425,7 +471,7 @@ pub(crate) async fn scale_of(client: &Client, served: &Served) -> Result<Scale, 
     let path =
         format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", segment(&served.resource()));
     let request = get(&path, WHOLE).map_err(|why| why.text)?;
-    let definition: serde_json::Value = match timeout(CALL, client.request(request)).await {
+    let definition: Value = match timeout(CALL, client.request(request)).await {
         Err(_) => return Err("the API server did not answer in time".to_owned()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Scale(None)),
         Ok(Err(error)) => return Err(error.to_string()),
@@ -442,8 +488,8 @@ fn readable(known: &Known) -> Answer<&Budget> {
 }
 
 fn standing(known: &Known, numbers: &Numbers) -> Standing {
-    let Numbers { available, desired, total } = *numbers;
-    Standing { budget: known.key.name.clone(), allowed: numbers.allowed(), available, desired, total }
+    let Numbers { allowed, available, desired, total } = *numbers;
+    Standing { budget: known.key.name.clone(), allowed, available, desired, total }
 }
 
 /// Serves one account until nobody has asked for a while.

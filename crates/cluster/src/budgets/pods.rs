@@ -189,7 +189,7 @@ impl Pods {
 struct Pool {
     words: HashSet<Arc<str>>,
     labels: HashSet<Labels>,
-    controllers: HashMap<Box<str>, Arc<Controller>>,
+    controllers: HashSet<Arc<Controller>>,
     /// Since the last time that it was tidied.
     deleted: usize,
 }
@@ -219,7 +219,12 @@ impl Pool {
     }
 
     fn controller(&mut self, controller: Controller) -> Arc<Controller> {
-        self.controllers.entry(controller.uid.clone()).or_insert_with(|| Arc::new(controller)).clone()
+        if let Some(known) = self.controllers.get(&controller) {
+            return known.clone();
+        }
+        let new = Arc::new(controller);
+        self.controllers.insert(new.clone());
+        new
     }
 
     fn tidy_sometimes(&mut self) {
@@ -232,7 +237,7 @@ impl Pool {
     fn tidy(&mut self) {
         self.deleted = 0;
         self.labels.retain(|labels| Arc::strong_count(labels) > 1);
-        self.controllers.retain(|_, controller| Arc::strong_count(controller) > 1);
+        self.controllers.retain(|controller| Arc::strong_count(controller) > 1);
         self.words.retain(|word| Arc::strong_count(word) > 1);
     }
 }

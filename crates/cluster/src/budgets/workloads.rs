@@ -66,8 +66,11 @@ impl Workload {
         let metadata = &object.metadata;
         let wants = match &scale.0 {
             None => None,
-            // Unset is 1, as everywhere in Kubernetes.
-            Some(path) => Some(number_at(object, path)?.unwrap_or(1).max(0)),
+            // Unset is 1, as everywhere in Kubernetes; of somebody's own kind nobody knows what it is.
+            Some(path) => {
+                let unset = Scale::known(&kind.0, &kind.1).map(|_| 1);
+                number_at(object, path)?.or(unset).map(|wants| wants.max(0))
+            }
         };
         Ok(Self {
             namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
@@ -138,18 +141,22 @@ pub struct Workloads {
 }
 
 impl Workloads {
-    pub fn get(&self, uid: &str) -> Option<&Workload> {
-        self.by_uid.get(uid).map(|(workload, ..)| workload)
+    /// The workload with a controller's uid, and whether it is the one that is meant: if not, that one is gone.
+    pub(crate) fn get_as(&self, controller: &Controller) -> Option<(&Workload, bool)> {
+        let (workload, (group, kind), _) = self.by_uid.get(&controller.uid)?;
+        let meant =
+            *group == controller.group && *kind == controller.kind && workload.name == controller.name;
+        Some((workload, meant))
     }
 
     /// A workload by its name. Rare: it looks at all.
-    pub fn find(&self, namespace: &str, group: &str, kind: &str, name: &str) -> Option<(&str, &Workload)> {
-        self.by_uid.iter().find_map(|(uid, (workload, (of_group, of_kind), _))| {
+    pub fn find(&self, namespace: &str, group: &str, kind: &str, name: &str) -> Option<&Workload> {
+        self.by_uid.values().find_map(|(workload, (of_group, of_kind), _)| {
             (&*workload.name == name
                 && &*workload.namespace == namespace
                 && &**of_group == group
                 && &**of_kind == kind)
-                .then_some((&**uid, workload))
+                .then_some(workload)
         })
     }
 
@@ -242,7 +249,7 @@ mod tests {
     #[case("batch", "Job", json!({"spec": {"replicas": 3}}), None)]
     #[case("apps.kruise.io", "CloneSet", json!({"spec": {"replicas": 0}}), Some(0))]
     #[case("example.com", "Widget", json!({"spec": {"size": {"pods": 4}}}), Some(4))]
-    #[case("example.com", "Widget", json!({"spec": {"size": null}}), Some(1))]
+    #[case("example.com", "Widget", json!({"spec": {"size": null}}), None)]
     fn how_many_it_wants(
         #[case] group: &str,
         #[case] kind: &str,

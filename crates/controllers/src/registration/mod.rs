@@ -164,8 +164,8 @@ struct Keeper<'a> {
     settings: &'a Settings,
     /// Whether our server has been seen to answer.
     answers: bool,
-    /// The namespaces in which a budget is being created, and since when we know.
-    expected: HashMap<String, Instant>,
+    /// The namespaces in which a budget is being created, when that was said, and since when we know.
+    expected: HashMap<String, (String, Instant)>,
 }
 
 struct Outcome {
@@ -252,11 +252,11 @@ impl Keeper<'_> {
     /// now, or nothing came of it.
     fn still_expected(&mut self, live: Option<&ValidatingWebhookConfiguration>) -> BTreeSet<String> {
         let announced = live.map(announce::expected).unwrap_or_default();
-        self.expected.retain(|name, _| announced.contains(name));
-        for name in announced {
-            self.expected.entry(name).or_insert_with(Instant::now);
+        self.expected.retain(|name, (said, _)| announced.get(name) == Some(said));
+        for (name, said) in announced {
+            self.expected.entry(name).or_insert_with(|| (said, Instant::now()));
         }
-        let recent = self.expected.iter().filter(|(_, since)| since.elapsed() < EXPECTED);
+        let recent = self.expected.iter().filter(|(_, (_, since))| since.elapsed() < EXPECTED);
         recent.map(|(name, _)| name.clone()).collect()
     }
 

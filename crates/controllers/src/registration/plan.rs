@@ -241,9 +241,12 @@ impl Wanted<'_> {
                 ..self.webhook_at(name, "/admit/budgets")
             }
         };
-        // A label may say that a pod is unavailable, or be the one that a budget chose it by.
-        let relabelled = "(has(oldObject.metadata.labels) ? (!has(object.metadata.labels) \
-            || object.metadata.labels != oldObject.metadata.labels) : has(object.metadata.labels))";
+        // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
+        let changes = |field: &str| {
+            let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
+            format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
+        };
+        let parting = format!("{} || {}", changes("labels"), changes("ownerReferences"));
         // The kubelet says how things are, and it says so often.
         let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
             && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
@@ -261,12 +264,12 @@ impl Wanted<'_> {
             of_pods(
                 "pod-update",
                 &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
-                ("changed", format!("object.spec != oldObject.spec || {relabelled}")),
+                ("changed", format!("object.spec != oldObject.spec || {parting}")),
             ),
             of_pods(
                 "pod-status",
                 &[rule("UPDATE", "", "pods/status")],
-                ("closing", format!("{relabelled} || {closing}")),
+                ("closing", format!("{parting} || {closing}")),
             ),
         ]
     }

@@ -2,7 +2,7 @@
 //!
 //! A pod that is available (running, ready, not going, not marked as being upgraded or exempt) is lost by a deletion,
 //! an eviction, an update in place that restarts it, a readiness gate that somebody closes, a label
-//! `unavailable-pod.kruise.io/…`, or the loss of the labels that a budget chose it by. Each costs one of what every `PodUnavailableBudget` that the pod belongs to allows.
+//! `unavailable-pod.kruise.io/…`, or the loss of the labels or the owner that a budget chose it by. Each costs one of what every `PodUnavailableBudget` that the pod belongs to allows.
 //! A pod that is not available costs nothing, and in a namespace that is terminating nothing does.
 //!
 //! What a loss costs is taken only if nothing else refuses it, and never on a dry run.
@@ -33,8 +33,8 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
     let withdrawal = Withdrawal {
         pod: &subject.object.metadata,
         loss: loss.clone(),
-        relabelled: match &review.action {
-            Action::Update { new, .. } if loss == Loss::Relabelling => Some(&new.metadata.labels),
+        parting: match &review.action {
+            Action::Update { new, .. } if loss == Loss::Parting => Some(&new.metadata),
             _ => None,
         },
         expects_budgets: review.expects_budgets,

@@ -38,6 +38,7 @@ pub(crate) async fn ask(
 /// Whether a policy that is being written says something.
 pub(crate) async fn check_policy(
     subject: &Subject<'_>,
+    is_new: bool,
     review: &Review<'_>,
     world: &impl World,
     settings: &Settings,
@@ -46,8 +47,9 @@ pub(crate) async fn check_policy(
         return Verdict::allow();
     }
     let found = budgets::check(subject);
-    if let (true, false, Some(namespace)) = (found.findings.is_empty(), review.dry_run, subject.namespace()) {
-        world.await_budgets_in(namespace).await;
+    let happens = is_new && found.findings.is_empty() && !review.dry_run;
+    if let Some(namespace) = subject.namespace().filter(|_| happens) {
+        world.await_budget(namespace, subject.name()).await;
     }
     Verdict::new(subject, found)
 }

@@ -139,8 +139,9 @@ fn these_change_nothing_about_it(#[case] at: &str, #[case] to: Value) {
 #[case("/spec/tolerations", json!([{"key": "x"}]), Part::Whole, None)]
 #[case("/spec/activeDeadlineSeconds", json!(1), Part::Whole, Some(Loss::Update("spec.activeDeadlineSeconds".into())))]
 #[case("/spec/terminationGracePeriodSeconds", json!(1), Part::Whole, None)]
-#[case("/metadata/labels/version", json!("2"), Part::Whole, Some(Loss::Relabelling))]
-#[case("/metadata/labels", json!({}), Part::Status, Some(Loss::Relabelling))]
+#[case("/metadata/labels/version", json!("2"), Part::Whole, Some(Loss::Parting))]
+#[case("/metadata/labels", json!({}), Part::Status, Some(Loss::Parting))]
+#[case("/metadata/ownerReferences", json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "y", "controller": true}]), Part::Whole, Some(Loss::Parting))]
 #[case("/metadata/annotations", json!({"note": "x"}), Part::Whole, None)]
 #[case("/metadata/labels/unavailable-pod.kruise.io~1hot", json!("x"), Part::Whole, Some(Loss::HotUpgrade("unavailable-pod.kruise.io/hot".into())))]
 #[case("/metadata/labels/unavailable-pod.kruise.io~1hot", json!("x"), Part::Status, Some(Loss::HotUpgrade("unavailable-pod.kruise.io/hot".into())))]
@@ -235,7 +236,7 @@ fn a_budget_that_says_nothing_is_refused(#[case] spec: Value, #[case] message: O
     let budget =
         Subject { kind: kind("PodUnavailableBudget"), object: Object::parse(text.as_bytes()).unwrap() };
     let verdict = block_on(decide(
-        &review(Action::Declare { subject: budget }, "jane", &[]),
+        &review(Action::Declare { subject: budget, is_new: true }, "jane", &[]),
         &Given::default(),
         &settings(),
     ));

@@ -265,7 +265,10 @@ fn a_pod_does_not_slip_out_of_its_budget_by_another_label() {
         allowed(&cluster.kubectl(&format!("label pod p0 -n {ns} version=2")).await);
         let refused = cluster.kubectl(&format!("label pod p0 -n {ns} app-")).await;
         spent(&refused, "2 available, 2 desired, 2 total");
-        assert!(refused.err.contains("this takes away the labels it is chosen by"), "{refused:?}");
+        assert!(
+            refused.err.contains("this takes away the labels or the owner that it is chosen by"),
+            "{refused:?}"
+        );
         let through = r#"{"metadata":{"labels":{"app":"other"}}}"#;
         spent(
             &cluster
@@ -273,6 +276,109 @@ fn a_pod_does_not_slip_out_of_its_budget_by_another_label() {
                 .await,
             "2 available, 2 desired, 2 total",
         );
+    });
+}
+
+#[test]
+fn a_pod_does_not_slip_out_of_its_workload() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        workload(cluster, ns, "ReplicaSet", 2).await;
+        budget(
+            cluster,
+            ns,
+            "web",
+            "targetRef: {apiVersion: apps, kind: ReplicaSet, name: web}, maxUnavailable: 0",
+        )
+        .await;
+        let pod = cluster.must(&format!("get pods -n {ns} -o jsonpath={{.items[0].metadata.name}}")).await;
+        allowed(&cluster.kubectl(&format!("label pod {pod} -n {ns} version=2")).await);
+        spent(
+            &cluster.kubectl(&format!("label pod {pod} -n {ns} app-")).await,
+            "2 available, 2 desired, 2 total",
+        );
+        let release = r#"{"metadata":{"ownerReferences":null}}"#;
+        spent(
+            &cluster.kubectl_with(["patch", "pod", &pod, "-n", ns, "--type=merge", "-p", release], "").await,
+            "2 available, 2 desired, 2 total",
+        );
+        let forged = r#"{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"nope",
+            "uid":"00000000-0000-0000-0000-000000000000","controller":true}]}}"#;
+        spent(
+            &cluster.kubectl_with(["patch", "pod", &pod, "-n", ns, "--type=merge", "-p", forged], "").await,
+            "2 available, 2 desired, 2 total",
+        );
+    });
+}
+
+#[test]
+fn pods_are_collected_after_the_definition_of_their_owner() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        let group = format!("{ns}.example.com");
+        cluster.apply(&crate::labels::definition(&group, "Barn", "barns", "Namespaced", &["v1"])).await;
+        let barn = format!("apiVersion: {group}/v1\nkind: Barn\nmetadata: {{name: web, namespace: {ns}}}\n");
+        let applied = wait_until(Duration::from_secs(20), || async {
+            cluster.kubectl_with(["apply", "-f", "-"], &barn).await.ok
+        });
+        assert!(applied.await);
+        let uid = cluster.must(&format!("get barns.{group} web -n {ns} -o jsonpath={{.metadata.uid}}")).await;
+        cluster
+            .apply(&format!(
+                "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p0\n  namespace: {ns}\n  labels: {{app: web}}\n  \
+                 ownerReferences: [{{apiVersion: {group}/v1, kind: Barn, name: web, uid: {uid}, controller: true}}]\n\
+                 spec: {{containers: [{{name: app, image: example/app}}]}}\n"
+            ))
+            .await;
+        ready(cluster, ns).await;
+        budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 0")).await;
+        spent(&delete(cluster, ns, "p0").await, "1 available, 1 desired, 1 total");
+        cluster.must(&format!("delete crd barns.{group}")).await;
+        let free = wait_until(Duration::from_secs(10), || async {
+            cluster.kubectl(&format!("delete pod p0 -n {ns} --dry-run=server")).await.ok
+        });
+        assert!(free.await, "its owner is gone with its definition");
+    });
+}
+
+#[test]
+fn whoever_tries_again_and_again_does_not_hold_a_slot_for_ever() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        pods(cluster, ns, 3, "").await;
+        budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 1")).await;
+        cluster.must(&format!("create pdb strict -n {ns} --selector=app=web --min-available=3")).await;
+        cluster
+            .eventually_prints(
+                &format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}"),
+                |out| out == "3",
+            )
+            .await;
+        let free = wait_until(EXPIRED, || async {
+            evict(cluster, ns, "p0", "").await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            delete(cluster, ns, "p1").await.ok
+        });
+        assert!(free.await, "another has a turn");
+    });
+}
+
+#[test]
+fn what_one_workload_lacks_does_not_hold_up_another() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        workload(cluster, ns, "Deployment", 4).await;
+        cluster
+            .apply(&format!(
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: pending, namespace: {ns}}}\nspec:\n  replicas: 3\n  \
+                 selector: {{matchLabels: {{app: pending}}}}\n  template:\n    metadata: {{labels: {{app: pending}}}}\n    \
+                 spec: {{nodeSelector: {{no: where}}, containers: [{{name: app, image: example/app}}]}}\n"
+            ))
+            .await;
+        budget(cluster, ns, "web", "selector: {}, maxUnavailable: 0").await;
+        numbers(cluster, ns, "web", (0, 4, 7, 7)).await;
+        cluster.must(&format!("scale deployment web -n {ns} --replicas=2")).await;
+        numbers(cluster, ns, "web", (0, 2, 5, 5)).await;
     });
 }
 
