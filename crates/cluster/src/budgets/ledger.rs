@@ -313,8 +313,9 @@ impl Ledger {
             Chosen::Selected(_) => None,
             Chosen::Of(target) => {
                 let workloads = self.index.workloads();
-                let found = workloads.find(&known.key.namespace, &target.group, &target.kind, &target.name);
-                Some(found.is_some() || census.total > 0)
+                let find = || workloads.find(&known.key.namespace, &target.group, &target.kind, &target.name);
+                // Whoever wants pods is there; the others are looked for among all.
+                Some(census.total > 0 || find().is_some())
             }
         };
         Ok(Observed { numbers, status: shown, target_found })
