@@ -26,6 +26,8 @@ pub struct Metrics {
     ledger_conflicts: Counter,
     pub connections: Gauge,
     pub leader: Gauge,
+    pub indexed_pods: Gauge,
+    pub pod_watch_silence: Gauge,
     pub generated_budget_writes: Counter,
     pub registration_writes: Counter,
     pub certificate_expiry: Gauge,
@@ -123,10 +125,20 @@ impl Default for Metrics {
             ledger_conflicts: Counter::default(),
             connections: Gauge::default(),
             leader: Gauge::default(),
+            indexed_pods: Gauge::default(),
+            pod_watch_silence: Gauge::default(),
             generated_budget_writes: Counter::default(),
             registration_writes: Counter::default(),
             certificate_expiry: Gauge::default(),
         };
+        metrics.register();
+        metrics.touch();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
         let Self {
             registry,
             reviews,
@@ -139,10 +151,12 @@ impl Default for Metrics {
             ledger_conflicts,
             connections,
             leader,
+            indexed_pods,
+            pod_watch_silence,
             generated_budget_writes,
             registration_writes,
             certificate_expiry,
-        } = &mut metrics;
+        } = self;
         registry.register(
             "reviews",
             "Reviews answered, by outcome: allowed, warned, refused",
@@ -182,6 +196,16 @@ impl Default for Metrics {
         registry.register("connections", "Open connections of API servers", connections.clone());
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
+            "indexed_pods",
+            "Pods that are kept in the index, for budgets",
+            indexed_pods.clone(),
+        );
+        registry.register(
+            "pod_watch_silence_seconds",
+            "How long the watch of pods has said nothing; above 20 it is dead",
+            pod_watch_silence.clone(),
+        );
+        registry.register(
             "generated_budget_writes",
             "Times that a generated budget was created, changed or removed",
             generated_budget_writes.clone(),
@@ -196,12 +220,8 @@ impl Default for Metrics {
             "When the serving certificate ends, in seconds since 1970",
             certificate_expiry.clone(),
         );
-        metrics.touch();
-        metrics
     }
-}
 
-impl Metrics {
     /// Makes every series there from the start, so that a first refusal shows as an increase.
     fn touch(&self) {
         for outcome in [ALLOWED, WARNED, REFUSED] {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
@@ -26,6 +27,9 @@ use tokio::task::JoinHandle;
 
 use crate::args::{FailurePolicyArg, LogFormat, RunArgs, WebhookUrl};
 use crate::connect::{Error, connect};
+
+/// How often what changes all the time is shown.
+const SHOWN: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     start_log(&args)?;
@@ -149,6 +153,7 @@ impl Controllers {
             ));
         }
         tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
+        tokio::spawn(show_index(watches.budgets.clone(), metrics.clone()));
         if gates.pod_unavailable_budget {
             tokio::spawn(generated::keep(
                 client.clone(),
@@ -337,6 +342,14 @@ fn leading(mut leadership: watch::Receiver<Leadership>) -> watch::Receiver<bool>
         }
     });
     leading
+}
+
+async fn show_index(index: Arc<Index>, metrics: Arc<Metrics>) {
+    loop {
+        metrics.indexed_pods.set(index.pods().count().try_into().unwrap_or(i64::MAX));
+        metrics.pod_watch_silence.set(index.silence().as_secs().try_into().unwrap_or(i64::MAX));
+        tokio::time::sleep(SHOWN).await;
+    }
 }
 
 async fn show_leadership(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>) {

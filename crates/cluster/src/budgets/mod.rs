@@ -19,6 +19,7 @@ mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
@@ -95,6 +96,8 @@ pub struct Index {
     touched_some: Notify,
     /// Moves with everything that is seen of pods and workloads.
     seen: watch::Sender<u64>,
+    /// When the watch of pods last said something.
+    heard: Mutex<Option<tokio::time::Instant>>,
     /// Moves when a budget comes, goes, or asks for something else; `None` before the first list.
     specs: watch::Sender<Option<u64>>,
     /// Owners that were asked about because no watch told. What is gone stays gone.
@@ -112,6 +115,7 @@ impl Default for Index {
             touched: Mutex::default(),
             touched_some: Notify::new(),
             seen: watch::channel(0).0,
+            heard: Mutex::default(),
             specs: watch::channel(None).0,
             asked: Mutex::default(),
         }
@@ -179,6 +183,12 @@ impl Index {
             && watches::ALWAYS_WATCHED
                 .iter()
                 .all(|&(group, kind)| workloads.is_listed(&(group.into(), kind.into())))
+    }
+
+    /// How long the watch of pods has been silent; nothing while there is none. It is never silent for long: it ends and
+    /// begins anew every quarter of a minute.
+    pub fn silence(&self) -> Duration {
+        lock(&self.heard).map(|heard| heard.elapsed()).unwrap_or_default()
     }
 
     /// Waits until the index satisfies a condition.

@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::budgets::ledger::scale_of;
 use crate::budgets::workloads::Scale;
@@ -107,6 +107,7 @@ impl Index {
 
     /// Lets go of all pods and workloads.
     fn forget(&self) {
+        *lock(&self.heard) = None;
         *self.write_pods() = super::Pods::default();
         *self.write_workloads() = super::Workloads::default();
         lock(&self.asked).clear();
@@ -186,6 +187,7 @@ async fn feed_all(client: &Client, index: &Arc<Index>, discovery: watch::Receive
         feed(&pods, "/api/v1/pods", &[], |fed| {
             let mut touched = HashSet::new();
             to.write_pods().take(&fed, &mut touched);
+            *lock(&to.heard) = Some(Instant::now());
             to.touch_all(touched);
         })
         .await;

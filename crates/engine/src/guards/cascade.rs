@@ -13,12 +13,14 @@
 
 use std::collections::BTreeMap;
 
+use palisade_api::budget;
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::labels::look_up;
 use palisade_api::marks::Mode as MarkMode;
 use palisade_api::protection::{self, Action, Mode, Rule};
 
 use crate::guards::labels::marks;
+use crate::object::Definition;
 use crate::protections::Protections;
 use crate::review::{Kind, Propagation, Review, Subject};
 use crate::verdict::{
@@ -105,7 +107,7 @@ async fn in_namespace(subject: &Subject<'_>, world: &impl World) -> Answer<Searc
 async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Found) -> Answer<Search> {
     let unknown = |why: String| Unknown::new("which of its custom resources are protected", why);
     let definition = subject.object.definition().map_err(|error| unknown(error.to_string()))?;
-    if definition.group == protection::GROUP {
+    if is_ours(&definition) {
         let instances = world.instances(&definition).await?;
         let held = Held::Instances(format!("{}.{}", definition.plural, definition.group), instances);
         if held.is_something() {
@@ -131,6 +133,11 @@ async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Fo
     let judge =
         |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |name| namespaces.get(name));
     world.search(Place::Definition(&definition), &judge).await
+}
+
+fn is_ours(definition: &Definition) -> bool {
+    let Definition { group, plural, .. } = definition;
+    group == protection::GROUP || (group == budget::GROUP && plural == budget::PLURAL)
 }
 
 /// Whether an object is protected, and so guards what would take it down.

@@ -136,6 +136,9 @@ fn our_own_definitions_stay_while_there_are_objects_of_them() {
     let verdict = delete("CustomResourceDefinition", &definition("palisade.dev"), &world);
     assert_eq!(verdict.code(), Some(Code::Forbidden));
     assert!(prose::refusal(&verdict).unwrap().contains("every protection that it defines would vanish"));
+    let budgets = definition("policy.kruise.io").replace("widgets", "podunavailablebudgets");
+    assert_eq!(delete("CustomResourceDefinition", &budgets, &world).code(), Some(Code::Forbidden));
+    allowed(&delete("CustomResourceDefinition", &definition("policy.kruise.io"), &world));
     let world = Given { instances: Ok(Census::NONE), ..Given::default() };
     allowed(&delete("CustomResourceDefinition", &definition("palisade.dev"), &world));
 }
