@@ -12,6 +12,9 @@ use crate::budget::{Amount, Limit};
 /// Set on every budget that was generated.
 pub const GENERATED: (&str, &str) = ("palisade.dev/generated", "true");
 
+/// An annotation on every budget that was generated: the uid of the workload that it was generated for.
+pub const GENERATED_FOR: &str = "palisade.dev/generated-for";
+
 /// Which budget is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavour {

@@ -52,7 +52,7 @@ pub struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 /// Whether a guard or a controller reads an annotation.
 fn is_read(annotation: &str) -> bool {
-    matches!(annotation, marks::DISABLE_CASCADING_DELETION | budget::NO_PROTECT)
+    matches!(annotation, marks::DISABLE_CASCADING_DELETION | budget::NO_PROTECT | generate::GENERATED_FOR)
         || generate::KEYS.contains(&annotation)
 }
 

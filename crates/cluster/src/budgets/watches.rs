@@ -212,32 +212,45 @@ async fn feed_kind(
     mut discovery: watch::Receiver<Option<Discovery>>,
     kind: KindKey,
 ) {
-    let is_it = |served: &&Served| *served.group == *kind.0 && *served.kind == *kind.1 && served.watchable;
-    let served = loop {
-        let found = discovery
-            .borrow_and_update()
-            .as_ref()
-            .and_then(|discovery| discovery.resources.iter().find(is_it).cloned());
-        if let Some(found) = found {
-            break found;
-        }
-        if discovery.changed().await.is_err() {
-            return;
-        }
-    };
-    let scale = loop {
-        match scale_of(&client, &served).await {
-            Ok(scale) => break scale,
-            Err(why) => {
-                tracing::warn!(kind = served.kind, why, "asking how a kind is scaled");
-                sleep(Duration::from_secs(1)).await;
+    loop {
+        let Some(served) = served(&discovery, &kind) else {
+            if discovery.changed().await.is_err() {
+                return;
             }
+            continue;
+        };
+        let scale = loop {
+            match scale_of(&client, &served).await {
+                Ok(scale) => break scale,
+                Err(why) => {
+                    tracing::warn!(kind = served.kind, why, "asking how a kind is scaled");
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        };
+        // Installed anew, a kind may come in another version.
+        let otherwise = async {
+            while self::served(&discovery, &kind).is_none_or(|now| now.version == served.version) {
+                if discovery.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let path = served.path(None);
+        let feeding = feed(&client, &path, &[], |fed| {
+            let mut touched = HashSet::new();
+            index.write_workloads().take(&fed, &kind, &scale, &mut touched);
+            index.touch_all(touched);
+        });
+        tokio::select! {
+            () = feeding => {}
+            () = otherwise => {}
         }
-    };
-    feed(&client, &served.path(None), &[], |fed| {
-        let mut touched = HashSet::new();
-        index.write_workloads().take(&fed, &kind, &scale, &mut touched);
-        index.touch_all(touched);
-    })
-    .await;
+    }
+}
+
+/// A kind as it is served now.
+fn served(discovery: &watch::Receiver<Option<Discovery>>, kind: &KindKey) -> Option<Served> {
+    let is_it = |served: &&Served| *served.group == *kind.0 && *served.kind == *kind.1 && served.watchable;
+    discovery.borrow().as_ref()?.resources.iter().find(is_it).cloned()
 }

@@ -23,13 +23,15 @@ use palisade_engine::Object;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use plan::{Desired, Existing, Kind, Workload, resource};
 
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(1);
+/// How often what could not be generated is looked at again.
+const AGAIN: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;
 
@@ -48,10 +50,12 @@ struct State {
     /// `apps/v1`, by kind, once it is served.
     versions: HashMap<usize, String>,
     /// What has not listed yet. Before, nobody can tell what is missing.
-    waiting: HashSet<&'static str>,
+    waiting: HashSet<String>,
     queue: HashSet<Key>,
     /// Workloads that were seen to go. Kubernetes collects their budgets, too, but may take a minute to know the kind.
     gone: HashMap<Key, Box<str>>,
+    /// What could not be generated, and is looked at again now and then: nobody tells when it can be.
+    troubled: HashSet<Key>,
     /// What was last said about a workload.
     said: HashMap<(Box<str>, Flavour), String>,
 }
@@ -63,8 +67,6 @@ struct Look {
     default: Ask,
     existing: Option<Existing>,
     version: String,
-    /// Whether there is a workload that the existing one was generated for.
-    owner_lives: bool,
 }
 
 impl State {
@@ -73,17 +75,19 @@ impl State {
         let (kind, namespace, name) = key;
         let workload = self.workloads.get(key)?.clone();
         let existing = self.generated[number].get(&(namespace.clone(), name.clone())).cloned();
-        let owner = existing.as_ref().and_then(|existing| existing.owner.as_ref());
         Some(Look {
             workload,
             default: self.namespaces.get(namespace).map(|asks| asks[number].clone()).unwrap_or_default(),
             version: self.versions.get(kind).cloned().unwrap_or_default(),
-            owner_lives: owner.is_some_and(|uid| {
-                let named = (0..plan::kinds().len()).map(|kind| (kind, namespace.clone(), name.clone()));
-                named.filter_map(|key| self.workloads.get(&key)).any(|other| other.uid == *uid)
-            }),
             existing,
         })
+    }
+
+    /// Whether a budget was generated for a workload that is gone.
+    fn is_stale(&self, namespace: &str, name: &str, existing: &Existing) -> bool {
+        let named = (0..plan::kinds().len()).map(|kind| (kind, namespace.into(), name.into()));
+        let mut named = named.filter_map(|key: Key| self.workloads.get(&key));
+        existing.made_for.as_ref().is_some_and(|uid| !named.any(|workload| workload.uid == *uid))
     }
 
     fn forget(&mut self, key: Key) {
@@ -133,19 +137,28 @@ pub async fn keep(
 /// Watches and writes. Never ends; what it started ends with it.
 async fn lead(client: Client, discovery: watch::Receiver<Option<Discovery>>, wrote: Wrote) {
     let shared = Arc::new(Shared { client, wrote, state: Mutex::default(), queued: Notify::new() });
-    shared.state().waiting.extend([NAMESPACES, "pub", "pdb"]);
+    shared.state().waiting.extend([NAMESPACES, "pub", "pdb"].map(str::to_owned));
     let mut feeds = JoinSet::new();
     feeds.spawn(watch_namespaces(shared.clone()));
     for flavour in Flavour::ALL {
         feeds.spawn(watch_generated(shared.clone(), flavour));
     }
     for (number, kind) in plan::kinds().into_iter().enumerate() {
+        shared.state().waiting.insert(waiting_for(number));
         feeds.spawn(watch_workloads(shared.clone(), discovery.clone(), number, kind));
     }
     let kinds = plan::kinds();
+    let mut again = Instant::now() + AGAIN;
     loop {
-        shared.queued.notified().await;
-        sleep(GATHER).await;
+        tokio::select! {
+            () = shared.queued.notified() => sleep(GATHER).await,
+            () = sleep_until(again) => {
+                again = Instant::now() + AGAIN;
+                let mut state = shared.state();
+                let troubled = std::mem::take(&mut state.troubled);
+                state.queue.extend(troubled);
+            }
+        }
         let queue: Vec<Key> = {
             let mut state = shared.state();
             if state.waiting.is_empty() { state.queue.drain().collect() } else { Vec::new() }
@@ -290,20 +303,48 @@ async fn watch_workloads(
     number: usize,
     kind: Kind,
 ) {
+    let word = waiting_for(number);
+    loop {
+        let known = discovery.borrow_and_update().is_some();
+        let Some(served) = served(&discovery, &kind) else {
+            if known {
+                shared.state().waiting.remove(&word);
+                shared.queued.notify_one();
+            }
+            if discovery.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        shared.state().waiting.insert(word.clone());
+        shared.state().versions.insert(number, format!("{}/{}", served.group, served.version));
+        // Installed anew, a kind may come in another version.
+        let otherwise = async {
+            while self::served(&discovery, &kind).is_none_or(|now| now.version == served.version) {
+                if discovery.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = feed_workloads(&shared, &served, &word, number, &kind) => {}
+            () = otherwise => {}
+        }
+    }
+}
+
+/// The word for a kind of which nobody knows yet what there is.
+fn waiting_for(number: usize) -> String {
+    format!("kind {number}")
+}
+
+/// A kind as it is served now.
+fn served(discovery: &watch::Receiver<Option<Discovery>>, kind: &Kind) -> Option<Served> {
     let is_it = |served: &&Served| served.group == kind.group && served.kind == kind.kind && served.watchable;
-    let served = loop {
-        let found = discovery
-            .borrow_and_update()
-            .as_ref()
-            .and_then(|discovery| discovery.resources.iter().find(is_it).cloned());
-        if let Some(found) = found {
-            break found;
-        }
-        if discovery.changed().await.is_err() {
-            return;
-        }
-    };
-    shared.state().versions.insert(number, format!("{}/{}", served.group, served.version));
+    discovery.borrow().as_ref()?.resources.iter().find(is_it).cloned()
+}
+
+async fn feed_workloads(shared: &Shared, served: &Served, word: &str, number: usize, kind: &Kind) {
     let mut listing: Listing<Key> = Listing::default();
     feed(&shared.client, &served.path(None), &[], |fed| {
         let mut state = shared.state();
@@ -319,7 +360,7 @@ async fn watch_workloads(
             Fed::Listed(object) | Fed::Applied(object) => {
                 let key = key(object);
                 listing.0.insert(key.clone());
-                match Workload::read(object, &kind) {
+                match Workload::read(object, kind) {
                     Ok(workload) => {
                         let known = state.workloads.insert(key.clone(), workload.clone());
                         if known.as_ref() != Some(&workload) {
@@ -339,6 +380,7 @@ async fn watch_workloads(
                 for key in gone {
                     state.forget(key);
                 }
+                state.waiting.remove(word);
                 shared.queued.notify_one();
             }
             Fed::Deleted(object) => {
@@ -353,65 +395,113 @@ async fn watch_workloads(
 
 /// Compares what a workload asks for with what there is, and writes the difference.
 async fn reconcile(shared: &Shared, kind: &Kind, key: &Key) -> kube::Result<()> {
-    let (_, namespace, name) = key;
+    let mut failed = Ok(());
     for (number, flavour) in Flavour::ALL.into_iter().enumerate() {
         let look = shared.state().look(key, number);
-        let Some(Look { workload, default, existing, version, owner_lives }) = look else {
-            return collect(shared, key).await;
-        };
-        if workload.going {
+        let Some(look) = look else { return collect(shared, key).await };
+        if look.workload.going {
             continue;
         }
-        let own = &workload.asks[number];
-        let asked = if workload.is_part {
-            Ok(Wanted::Nothing)
-        } else {
-            wanted(flavour, own, &default, &workload.given)
-        };
-        let about = Said { shared, workload: &workload, version: &version, kind, namespace, name, flavour };
-        let budgets = Budgets { shared, flavour, namespace, name };
-        let limit = match asked {
-            Ok(Wanted::Budget(limit)) => limit,
-            Ok(Wanted::Nothing) => {
-                if existing.is_some_and(|existing| existing.is_for(&workload) && existing.is_ours()) {
-                    budgets.delete().await?;
-                }
+        let (_, namespace, name) = key;
+        let about = Said { shared, look: &look, kind, namespace, name, flavour };
+        let kept = keep_one(&about, number).await;
+        let trouble = match kept {
+            Ok(None) => {
                 about.nothing();
                 continue;
             }
-            Err(why) => {
-                about.say("BadBudget", &format!("{why}; what was generated before stays")).await;
+            Ok(Some(trouble)) => trouble,
+            // What the API server will not have is for somebody else to put right.
+            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+                ("CannotGenerate", status.message)
+            }
+            Err(error) => {
+                failed = Err(error);
                 continue;
             }
         };
-        let desired = Desired::new(flavour, &workload, &version, kind.kind, name, limit);
-        let existing = match existing {
-            Some(existing) => Some(existing),
-            None if budgets.create(&desired).await? => None,
-            // There is one that does not carry our label.
-            None => budgets.get().await?,
-        };
-        let Some(existing) = existing else {
-            about.settled(limit, own, &default).await;
-            continue;
-        };
-        let stale = existing.is_ours() && !owner_lives;
-        if !existing.is_for(&workload) && !stale {
+        shared.state().troubled.insert(key.clone());
+        about.say(trouble.0, &trouble.1).await;
+    }
+    // Another by the same name has taken over what was there.
+    shared.state().gone.remove(key);
+    failed
+}
+
+/// A reason, and what to say about it.
+type Trouble = (&'static str, String);
+
+/// Keeps one budget of a workload in step, and returns what somebody should know about it.
+async fn keep_one(about: &Said<'_>, number: usize) -> kube::Result<Option<Trouble>> {
+    let Said { shared, look, kind, namespace, name, flavour } = *about;
+    let Look { workload, default, existing, version } = look;
+    let own = &workload.asks[number];
+    let budgets = Budgets { shared, flavour, namespace, name };
+    let ours =
+        |existing: &Existing| existing.is_for(workload) || shared.state().is_stale(namespace, name, existing);
+    let asked =
+        if workload.is_part { Ok(Wanted::Nothing) } else { wanted(flavour, own, default, &workload.given) };
+    let limit = match asked {
+        Ok(Wanted::Budget(limit)) => limit,
+        Ok(Wanted::Nothing) => {
+            if existing.as_ref().is_some_and(ours) {
+                budgets.delete().await?;
+            }
+            return Ok(None);
+        }
+        Err(why) => return Ok(Some(("BadBudget", format!("{why}; what was generated before stays")))),
+    };
+    let desired = Desired::new(flavour, workload, version, kind.kind, name, limit);
+    let existing = if let Some(existing) = existing {
+        Some(existing.clone())
+    } else {
+        if let Some(trouble) = in_the_way(&budgets, workload).await? {
+            return Ok(Some(trouble));
+        }
+        // If there is one already, it does not carry our label.
+        if budgets.create(&desired).await? { None } else { budgets.get().await? }
+    };
+    if let Some(existing) = existing {
+        if !ours(&existing) {
             let (_, kind, _) = resource(flavour);
-            let why =
+            let note =
                 format!("there is a {kind} \"{name}\" that was not generated for it, and is left alone");
-            about.say("BudgetNotOurs", &why).await;
-            continue;
+            return Ok(Some(("BudgetNotOurs", note)));
         }
         let changes = desired.changes(&existing);
         if !changes.is_empty() {
             budgets.change(changes).await?;
         }
-        about.settled(limit, own, &default).await;
     }
-    // Another by the same name has taken over what was there.
-    shared.state().gone.remove(key);
-    Ok(())
+    let blocks = matches!(limit, Limit::MaxUnavailable(Amount::Number(0) | Amount::Percent(0)));
+    if blocks && !own.has_number() && !default.has_number() {
+        let note = format!(
+            "maxUnavailable of its update strategy is 0, and so the budget blocks every eviction: write {}-maxUnavailable to let \
+             drains go on",
+            flavour.key()
+        );
+        return Ok(Some(("BlocksEvictions", note)));
+    }
+    Ok(None)
+}
+
+/// Why a `PodDisruptionBudget` would do harm. Where two cover a pod, its evictions fail.
+async fn in_the_way(budgets: &Budgets<'_>, workload: &Workload) -> kube::Result<Option<Trouble>> {
+    if budgets.flavour != Flavour::Disruption {
+        return Ok(None);
+    }
+    if let Some(why) = workload.selector_problem() {
+        return Ok(Some(("BadBudget", format!("{why}; none is generated"))));
+    }
+    let others = budgets.list().await?;
+    let covering = others.into_iter().find(|(name, existing)| {
+        **name != *budgets.name
+            && workload.is_covered_by(existing.spec.get("selector").unwrap_or(&Value::Null))
+    });
+    Ok(covering.map(|(name, _)| {
+        let note = format!("PodDisruptionBudget \"{name}\" covers its pods already, and evictions fail where two do; none is generated");
+        ("BudgetOverlaps", note)
+    }))
 }
 
 /// Removes what was generated for a workload that is gone.
@@ -420,7 +510,7 @@ async fn collect(shared: &Shared, key: &Key) -> kube::Result<()> {
     let Some(uid) = shared.state().gone.get(key).cloned() else { return Ok(()) };
     for (number, flavour) in Flavour::ALL.into_iter().enumerate() {
         let existing = shared.state().generated[number].get(&(namespace.clone(), name.clone())).cloned();
-        if existing.is_some_and(|existing| existing.is_ours() && existing.owner.as_ref() == Some(&uid)) {
+        if existing.is_some_and(|existing| existing.made_for.as_ref() == Some(&uid)) {
             Budgets { shared, flavour, namespace, name }.delete().await?;
         }
     }
@@ -451,6 +541,19 @@ impl Budgets<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// All of the namespace, with their names.
+    async fn list(&self) -> kube::Result<Vec<(String, Existing)>> {
+        let request = Request::get(self.all()).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let list: Value = self.shared.client.request(request).await?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let read = |item: &Value| {
+            let text = item.to_string();
+            let object = Object::parse(text.as_bytes()).ok()?;
+            Some((object.metadata.name.to_string(), Existing::read(&object)))
+        };
+        Ok(items.iter().filter_map(read).collect())
     }
 
     async fn get(&self) -> kube::Result<Option<Existing>> {
@@ -497,10 +600,10 @@ fn unless_gone(sent: kube::Result<String>) -> kube::Result<()> {
 }
 
 /// What is said about a workload, once.
+#[derive(Clone, Copy)]
 struct Said<'a> {
     shared: &'a Shared,
-    workload: &'a Workload,
-    version: &'a str,
+    look: &'a Look,
     kind: &'a Kind,
     namespace: &'a str,
     name: &'a str,
@@ -508,18 +611,21 @@ struct Said<'a> {
 }
 
 impl Said<'_> {
+    fn key(&self) -> (Box<str>, Flavour) {
+        (self.look.workload.uid.clone(), self.flavour)
+    }
+
     /// Records an Event, unless it was the last one.
     async fn say(&self, reason: &str, note: &str) {
-        let key = (self.workload.uid.clone(), self.flavour);
-        if self.shared.state().said.insert(key, note.to_owned()).is_some_and(|last| last == note) {
+        if self.shared.state().said.insert(self.key(), note.to_owned()).is_some_and(|last| last == note) {
             return;
         }
         let about = ObjectReference {
-            api_version: Some(self.version.to_owned()),
+            api_version: Some(self.look.version.clone()),
             kind: Some(self.kind.kind.to_owned()),
             name: Some(self.name.to_owned()),
             namespace: Some(self.namespace.to_owned()),
-            uid: Some(self.workload.uid.to_string()),
+            uid: Some(self.look.workload.uid.to_string()),
             ..ObjectReference::default()
         };
         let event = Event {
@@ -529,31 +635,16 @@ impl Said<'_> {
             action: "GenerateBudget".to_owned(),
             secondary: None,
         };
-        // An Event that is lost loses a line in a list.
         // One recorder would take two notes for the same Event, and keep the first.
         let reporter = Reporter { controller: names::PALISADE.to_owned(), instance: None };
+        // An Event that is lost loses a line in a list.
         if let Err(error) = Recorder::new(self.shared.client.clone(), reporter).publish(&event, &about).await
         {
             tracing::warn!(%error, name = self.name, namespace = self.namespace, "recording an event");
         }
     }
 
-    /// All is as asked. Only what its own strategy comes to may be worth a word.
-    async fn settled(&self, limit: Limit, own: &Ask, default: &Ask) {
-        let blocks = matches!(limit, Limit::MaxUnavailable(Amount::Number(0) | Amount::Percent(0)));
-        if blocks && !own.has_number() && !default.has_number() {
-            let key = self.flavour.key();
-            let note = format!(
-                "maxUnavailable of its update strategy is 0, and so the budget blocks every eviction: write {key}-maxUnavailable \
-                 to let drains go on"
-            );
-            self.say("BlocksEvictions", &note).await;
-        } else {
-            self.nothing();
-        }
-    }
-
     fn nothing(&self) {
-        self.shared.state().said.remove(&(self.workload.uid.clone(), self.flavour));
+        self.shared.state().said.remove(&self.key());
     }
 }

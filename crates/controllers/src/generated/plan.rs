@@ -1,7 +1,10 @@
 //! What a workload asks for, and the budget that says it.
 
+use std::collections::BTreeMap;
+
 use palisade_api::budget::{self, Limit};
-use palisade_api::generate::{Ask, Flavour, GENERATED, Given};
+use palisade_api::generate::{Ask, Flavour, GENERATED, GENERATED_FOR, Given};
+use palisade_api::labels::{LabelRule, LabelSelector};
 use palisade_api::names;
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{Object, Owner};
@@ -42,6 +45,8 @@ pub(super) struct Workload {
     pub(super) given: Given,
     /// The text of its own selector of pods.
     selector: Box<str>,
+    /// The labels that its pods get, as far as its template tells.
+    labels: BTreeMap<String, String>,
     /// Whether it is part of another workload, which has a budget for all of it.
     pub(super) is_part: bool,
     pub(super) going: bool,
@@ -54,6 +59,7 @@ impl Workload {
         let mut replicas = None;
         let mut selector: Box<str> = "{}".into();
         let mut strategies = json!({});
+        let mut labels = BTreeMap::new();
         if let Some(spec) = object.spec() {
             Cursor::new(spec).object(|key, value| {
                 match &*key {
@@ -62,6 +68,7 @@ impl Workload {
                         let text = value.raw_or_null()?.unwrap_or(b"{}");
                         selector = String::from_utf8_lossy(text).into();
                     }
+                    "template" => labels = template_labels(value)?,
                     "strategy" | "updateStrategy" => strategies[&*key] = value.value()?,
                     _ => value.skip()?,
                 }
@@ -73,10 +80,60 @@ impl Workload {
             asks: Flavour::ALL.map(|flavour| Ask::read(flavour, annotation)),
             given: Given { strategy: kind.max_unavailable(&strategies), replicas: replicas.unwrap_or(1) },
             selector,
+            labels,
             is_part: metadata.owners.iter().any(is_workload),
             going: metadata.deletion_timestamp.is_some(),
         })
     }
+}
+
+impl Workload {
+    /// Why its selector can't be a budget's, if so.
+    pub(super) fn selector_problem(&self) -> Option<&'static str> {
+        let selector =
+            serde_json::from_str::<Value>(&self.selector).ok().map(|value| LabelSelector::read(&value));
+        match selector {
+            Some(Ok(selector))
+                if selector.match_labels.is_empty() && selector.match_expressions.is_empty() =>
+            {
+                Some(
+                    "it has no selector, and a PodDisruptionBudget without one is for every pod of the namespace",
+                )
+            }
+            Some(Ok(_)) => None,
+            Some(Err(_)) | None => Some("its selector is none that a PodDisruptionBudget understands"),
+        }
+    }
+
+    /// Whether another budget's selector is for its pods.
+    pub(super) fn is_covered_by(&self, selector: &Value) -> bool {
+        let own = serde_json::from_str::<Value>(&self.selector)
+            .ok()
+            .and_then(|value| LabelSelector::read(&value).ok());
+        let own = own.map(|own| own.match_labels).unwrap_or_default();
+        LabelSelector::read(selector).is_ok_and(|other| {
+            LabelRule::of(&other).matches(|key| self.labels.get(key).or(own.get(key)).map(String::as_str))
+        })
+    }
+}
+
+/// The labels of a pod template, where it is one.
+fn template_labels(template: &mut Cursor<'_>) -> Result<BTreeMap<String, String>, Malformed> {
+    let mut labels = BTreeMap::new();
+    template.object_or_null(|key, value| {
+        if key != "metadata" {
+            return value.skip();
+        }
+        value.object_or_null(|key, value| {
+            if key != "labels" {
+                return value.skip();
+            }
+            labels = value.value::<Option<_>>()?.unwrap_or_default();
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    Ok(labels)
 }
 
 impl Kind {
@@ -99,20 +156,22 @@ fn is_workload(owner: &Owner<'_>) -> bool {
     owner.controller && kinds().iter().any(|kind| kind.group == group && kind.kind == owner.kind)
 }
 
-/// A generated budget, as it was last seen.
+/// A budget, as it was last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Existing {
-    /// The workload that it was generated for.
-    pub(super) owner: Option<Box<str>>,
+    /// The uid of the workload that we generated it for; `None` if we did not.
+    pub(super) made_for: Option<Box<str>>,
+    owner: Option<Box<str>>,
     labelled: bool,
     has_labels: bool,
-    spec: Value,
+    pub(super) spec: Value,
 }
 
 impl Existing {
     pub(super) fn read(object: &Object<'_>) -> Self {
         let metadata = &object.metadata;
         Self {
+            made_for: metadata.annotations.get(GENERATED_FOR).map(Into::into),
             owner: metadata.owners.iter().find(|owner| owner.controller).map(|owner| (&*owner.uid).into()),
             labelled: metadata.labels.get(GENERATED.0) == Some(GENERATED.1),
             has_labels: metadata.labels.iter().next().is_some(),
@@ -120,14 +179,9 @@ impl Existing {
         }
     }
 
-    /// Whether we made it for this workload: by its label, or by its owner if the label was taken off.
+    /// Whether we made it for this workload.
     pub(super) fn is_for(&self, workload: &Workload) -> bool {
-        self.owner.as_deref() == Some(&*workload.uid)
-    }
-
-    /// Whether it carries our label.
-    pub(super) fn is_ours(&self) -> bool {
-        self.labelled
+        self.made_for.as_deref() == Some(&*workload.uid)
     }
 }
 
@@ -173,6 +227,7 @@ impl Desired {
             "metadata": {
                 "name": name, "namespace": namespace,
                 "labels": {GENERATED.0: GENERATED.1, names::MANAGED_BY.0: names::MANAGED_BY.1},
+                "annotations": {GENERATED_FOR: self.uid},
                 "ownerReferences": [self.owner],
             },
             "spec": self.spec,
@@ -187,6 +242,12 @@ impl Desired {
         }
         if existing.owner.as_deref() != Some(&*self.uid) {
             changes.push(json!({"op": "add", "path": "/metadata/ownerReferences", "value": [self.owner]}));
+        }
+        if existing.made_for.as_deref() != Some(&*self.uid) {
+            let key = GENERATED_FOR.replace('/', "~1");
+            changes.push(
+                json!({"op": "add", "path": format!("/metadata/annotations/{key}"), "value": self.uid}),
+            );
         }
         if !existing.labelled {
             changes.push(if existing.has_labels {
@@ -260,7 +321,10 @@ mod tests {
                 Existing::read(&Object::parse(text.as_bytes()).unwrap())
             };
             assert_eq!(desired.changes(&seen(&object)), Vec::<Value>::new());
-            assert!(seen(&object).is_for(&workload) && seen(&object).is_ours());
+            assert!(seen(&object).is_for(&workload));
+            let mut foreign = object.clone();
+            foreign["metadata"]["annotations"] = json!({});
+            assert!(!seen(&foreign).is_for(&workload), "neither an owner nor a label says that we made it");
             let mut edited = object.clone();
             edited["spec"]["maxUnavailable"] = json!(9);
             assert_eq!(
@@ -294,5 +358,20 @@ mod tests {
             desired.spec,
             json!({"selector": {"matchLabels": {"app": "web"}}, "minAvailable": 2, "unhealthyPodEvictionPolicy": "AlwaysAllow"})
         );
+    }
+
+    #[test]
+    fn a_budget_over_all_pods_or_beside_another_is_not_generated() {
+        let web = read(
+            0,
+            &json!({"metadata": {"uid": "u"}, "spec": {"selector": {"matchLabels": {"app": "web"}},
+                "template": {"metadata": {"labels": {"app": "web", "tier": "front"}}}}}),
+        );
+        assert_eq!(web.selector_problem(), None);
+        assert!(web.is_covered_by(&json!({"matchLabels": {"tier": "front"}})));
+        assert!(web.is_covered_by(&json!({})));
+        assert!(!web.is_covered_by(&json!({"matchLabels": {"app": "db"}})));
+        assert!(read(3, &json!({"spec": {}})).selector_problem().is_some());
+        assert!(read(3, &json!({"spec": {"selector": "app=web"}})).selector_problem().is_some());
     }
 }

@@ -259,3 +259,83 @@ fn a_value_that_makes_no_sense_is_told_and_the_last_good_budget_stays() {
         says(cluster, ns, "pub", "/spec/minAvailable", "1").await;
     });
 }
+
+#[test]
+fn neither_an_owner_nor_a_label_makes_a_budget_ours() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        deployment(cluster, ns, "").await;
+        let uid = cluster.must(&format!("get deployment web -n {ns} -o jsonpath={{.metadata.uid}}")).await;
+        cluster
+            .apply(&format!(
+                "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata:\n  name: web\n  namespace: {ns}\n  \
+                 ownerReferences: [{{apiVersion: apps/v1, kind: Deployment, name: web, uid: {uid}, controller: true}}]\n\
+                 spec: {{selector: {{matchLabels: {{app: {ns}}}}}, minAvailable: 1}}\n---\n\
+                 apiVersion: policy.kruise.io/v1alpha1\nkind: PodUnavailableBudget\nmetadata:\n  name: web\n  namespace: {ns}\n  \
+                 labels: {{palisade.dev/generated: \"true\"}}\nspec: {{selector: {{app: mine}}, maxUnavailable: 7}}\n"
+            ))
+            .await;
+        cluster.must(&format!("annotate deployment web -n {ns} {PUB}=true {PDB}=true")).await;
+        warns(cluster, ns, "BudgetNotOurs", "a PodUnavailableBudget \"web\"").await;
+        warns(cluster, ns, "BudgetNotOurs", "a PodDisruptionBudget \"web\"").await;
+        cluster.must(&format!("annotate deployment web -n {ns} {PUB}- {PDB}-")).await;
+        a_moment().await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", "7").await;
+        says(cluster, ns, "pdb", "/spec/minAvailable", "1").await;
+    });
+}
+
+#[test]
+fn no_second_disruption_budget_is_put_over_pods_that_have_one() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        cluster.must(&format!("create pdb mine -n {ns} --selector=app={ns} --max-unavailable=1")).await;
+        deployment(cluster, ns, &format!("{PDB}: \"true\", {PUB}: \"true\"")).await;
+        warns(cluster, ns, "BudgetOverlaps", "PodDisruptionBudget \"mine\" covers its pods already").await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", "25%").await;
+        none(cluster, ns, "pdb").await;
+        cluster.must(&format!("delete pdb mine -n {ns}")).await;
+        says(cluster, ns, "pdb", "/spec/maxUnavailable", "25%").await;
+    });
+}
+
+#[test]
+fn a_budget_goes_with_a_workload_that_leaves_its_pods_behind() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        workload(
+            cluster,
+            ns,
+            "apps/v1",
+            "StatefulSet",
+            &format!("{PUB}: \"true\", {PDB}: \"true\""),
+            "replicas: 2\n  serviceName: web",
+        )
+        .await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", "1").await;
+        says(cluster, ns, "pdb", "/spec/maxUnavailable", "1").await;
+        cluster.must(&format!("delete statefulset web -n {ns} --cascade=orphan")).await;
+        none(cluster, ns, "pub").await;
+        none(cluster, ns, "pdb").await;
+    });
+}
+
+#[test]
+fn what_the_api_server_will_not_have_is_told_and_the_other_budget_comes() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        cluster
+            .must(&format!("create quota none -n {ns} --hard=count/podunavailablebudgets.policy.kruise.io=0"))
+            .await;
+        cluster
+            .eventually_prints(&format!("get quota none -n {ns} -o jsonpath={{.status.hard}}"), |out| {
+                out.contains("podunavailablebudgets")
+            })
+            .await;
+        deployment(cluster, ns, &format!("{PDB}: \"true\", {PUB}: \"true\"")).await;
+        says(cluster, ns, "pdb", "/spec/maxUnavailable", "25%").await;
+        warns(cluster, ns, "CannotGenerate", "is forbidden").await;
+        cluster.must(&format!("delete quota none -n {ns}")).await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", "25%").await;
+    });
+}
