@@ -13,28 +13,26 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::future::join_all;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
-use palisade_api::labels::{LabelRule, LabelSelector};
 use palisade_engine::{
-    Answer, Loss, Metadata, Object, Pairs, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
+    Answer, Loss, Metadata, Object, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::budgets::account::{
-    Admitted, Census, Life, Loser, Membership, Numbers, Owners, Seen, admit, census, has_seen_enough,
-    membership, release, sweep,
+    Admitted, Census, Life, Loser, Membership, Numbers, Seen, admit, census, has_seen_enough, membership,
+    release, sweep,
 };
-use crate::budgets::workloads::{Scale, Workload};
+use crate::budgets::owners::Lookup;
 use crate::budgets::{Controller, Index, Key, Known, budget_resource, lock};
-use crate::discovery::{Discovery, Served, discover};
+use crate::discovery::Discovery;
 use crate::feed::number;
-use crate::live::{NoAnswer, WHOLE, get, segment};
+use crate::live::{WHOLE, get, segment};
 
 /// How long a task waits for more requests before it ends.
 const IDLE: Duration = Duration::from_secs(60);
@@ -42,10 +40,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const CALL: Duration = Duration::from_secs(3);
 /// How long a request waits for the index to catch up with what another replica has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// How long an owner that was asked about is taken to be as it was.
-const OWNER_FRESH: Duration = Duration::from_secs(1);
-/// More uids than that are not remembered to be gone.
-const GONE_REMEMBERED: usize = 100_000;
 
 /// What is told to whoever counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +52,7 @@ pub enum Entry {
 
 /// Where budgets are spent from.
 pub struct Ledger {
-    client: Client,
-    index: Arc<Index>,
-    discovery: watch::Receiver<Option<Discovery>>,
+    lookup: Lookup,
     accounts: Mutex<HashMap<Key, mpsc::UnboundedSender<Request>>>,
     count: Box<dyn Fn(Entry) + Send + Sync>,
 }
@@ -90,11 +82,12 @@ impl Ledger {
         discovery: watch::Receiver<Option<Discovery>>,
         count: impl Fn(Entry) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { client, index, discovery, accounts: Mutex::default(), count: Box::new(count) })
+        let lookup = Lookup { client, index, discovery };
+        Arc::new(Self { lookup, accounts: Mutex::default(), count: Box::new(count) })
     }
 
     pub fn index(&self) -> &Arc<Index> {
-        &self.index
+        &self.lookup.index
     }
 
     /// Charges a pod to every budget that it belongs to, or to none; unless `really`, only says what would be.
@@ -105,20 +98,20 @@ impl Ledger {
         really: bool,
     ) -> Answer<Spent> {
         let namespace = withdrawal.pod.namespace.as_deref().unwrap_or_default();
-        let mut budgets = self.index.budgets_in(namespace);
+        let mut budgets = self.lookup.index.budgets_in(namespace);
         if budgets.is_empty() && withdrawal.expects_budgets && self.has_budgets(namespace).await? {
             // One that was created just now, and the watch is about to bring.
-            let brought = self.index.until(|index| !index.budgets_in(namespace).is_empty());
+            let brought = self.lookup.index.until(|index| !index.budgets_in(namespace).is_empty());
             // Without it, it has gone again in the meantime.
             let _ = timeout(CATCH_UP, brought).await;
-            budgets = self.index.budgets_in(namespace);
+            budgets = self.lookup.index.budgets_in(namespace);
         }
         if budgets.is_empty() {
             return Ok(Spent::Granted);
         }
         let late = || Unknown::new("whether its budgets allow it", "there was no answer in time");
         let spending = async {
-            self.index.until(Index::is_listed).await;
+            self.lookup.index.until(Index::is_listed).await;
             let mut concerned = Vec::new();
             for known in budgets {
                 if self.concerns(&known, withdrawal).await? {
@@ -142,7 +135,7 @@ impl Ledger {
     /// Whether there is a budget in a namespace, asked of the API server.
     async fn has_budgets(&self, namespace: &str) -> Answer<bool> {
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &budget_resource());
+            Api::namespaced_with(self.lookup.client.clone(), namespace, &budget_resource());
         match timeout(CALL, api.list_metadata(&ListParams::default().limit(1))).await {
             Ok(Ok(list)) => Ok(!list.items.is_empty()),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
@@ -165,32 +158,9 @@ impl Ledger {
         Ok(match (&budget.pods, owner) {
             // A workload lets go of a pod that no longer looks like one of its own.
             (Chosen::Of(_), Some(owner)) if member => {
-                !self.keeps(&known.key.namespace, &owner, &then.labels).await?
+                !self.lookup.keeps(&known.key.namespace, &owner, &then.labels).await?
             }
             _ => !member,
-        })
-    }
-
-    /// Whether a controller would go on taking a pod with these labels for one of its own.
-    async fn keeps(&self, namespace: &str, owner: &Controller, labels: &Pairs<'_>) -> Answer<bool> {
-        let unknown =
-            |why: String| Unknown::new(format!("which pods {} {} selects", owner.kind, owner.name), why);
-        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
-        let discovery = self.discovery.borrow().clone().unwrap_or_default();
-        let Some(served) = discovery.resources.iter().find(is_it) else { return Ok(true) };
-        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
-        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
-        let object: Value = match timeout(CALL, self.client.request(request)).await {
-            Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(true),
-            Ok(Err(error)) => return Err(unknown(error.to_string())),
-            Ok(Ok(object)) => object,
-        };
-        // A ReplicationController writes its labels alone. What is no selector is somebody's own affair.
-        let selector = object.pointer("/spec/selector").map(LabelSelector::read);
-        Ok(match selector {
-            Some(Ok(selector)) => LabelRule::of(&selector).matches(|key| labels.get(key)),
-            Some(Err(_)) | None => true,
         })
     }
 
@@ -202,10 +172,11 @@ impl Ledger {
         controller: Option<&Controller>,
     ) -> Answer<Membership> {
         let label = |key: &str| pod.labels.get(key).map(str::to_owned);
-        self.with_owners(&known.key.namespace, |owners| {
-            membership(budget, &pod.name, label, controller, owners).map_err(|missing| vec![missing])
-        })
-        .await
+        self.lookup
+            .with_owners(&known.key.namespace, |owners| {
+                membership(budget, &pod.name, label, controller, owners).map_err(|missing| vec![missing])
+            })
+            .await
     }
 
     /// What would come of it, by what is known.
@@ -283,13 +254,14 @@ impl Ledger {
     async fn census(&self, known: &Known) -> Answer<Census> {
         let budget = readable(known)?;
         if let Chosen::Of(target) = &budget.pods {
-            self.index.want_kind((target.group.as_str().into(), target.kind.as_str().into()));
+            self.lookup.index.want_kind((target.group.as_str().into(), target.kind.as_str().into()));
         }
         let Key { namespace, .. } = &known.key;
-        self.with_owners(namespace, |owners| {
-            census(budget, namespace, self.index.pods().of_namespace(namespace), owners)
-        })
-        .await
+        self.lookup
+            .with_owners(namespace, |owners| {
+                census(budget, namespace, self.lookup.index.pods().of_namespace(namespace), owners)
+            })
+            .await
     }
 
     /// How a budget stands now, for its status. `lives_on` are pods that were seen to live on.
@@ -298,7 +270,7 @@ impl Ledger {
         let census = self.census(known).await?;
         let mut status = known.status.clone();
         {
-            let pods = self.index.pods();
+            let pods = self.lookup.index.pods();
             let seen = Seen {
                 pods: pods.of_namespace(&known.key.namespace),
                 revision: pods.revision(),
@@ -312,7 +284,7 @@ impl Ledger {
         let target_found = match &budget.pods {
             Chosen::Selected(_) => None,
             Chosen::Of(target) => {
-                let workloads = self.index.workloads();
+                let workloads = self.lookup.index.workloads();
                 let find = || workloads.find(&known.key.namespace, &target.group, &target.kind, &target.name);
                 // Whoever wants pods is there; the others are looked for among all.
                 Some(census.total > 0 || find().is_some())
@@ -321,102 +293,13 @@ impl Ledger {
         Ok(Observed { numbers, status: shown, target_found })
     }
 
-    /// Computes something that depends on owners, asking about those that no watch has told about.
-    async fn with_owners<T>(
-        &self,
-        namespace: &str,
-        compute: impl Fn(&Owners<'_>) -> Result<T, Vec<Controller>>,
-    ) -> Answer<T> {
-        let mut asked: HashMap<Box<str>, Option<Workload>> = HashMap::new();
-        // A chain has few links, and each round learns at least one.
-        for _ in 0..16 {
-            let missing = {
-                let workloads = self.index.workloads();
-                match compute(&Owners { watched: &workloads, asked: &asked }) {
-                    Ok(computed) => return Ok(computed),
-                    Err(missing) => missing,
-                }
-            };
-            let found = join_all(missing.iter().map(|owner| self.owner(namespace, owner))).await;
-            for (owner, found) in missing.into_iter().zip(found) {
-                asked.insert(owner.uid, found?);
-            }
-        }
-        Err(Unknown::new("who owns its pods", "the chain of owners does not end"))
-    }
-
-    /// An owner, asked for by name: `None` if it is gone.
-    async fn owner(&self, namespace: &str, owner: &Controller) -> Answer<Option<Workload>> {
-        if let Some((known, at)) = lock(&self.index.asked).get(&owner.uid)
-            && (known.is_none() || at.elapsed() < OWNER_FRESH)
-        {
-            return Ok(known.clone());
-        }
-        let kind = (owner.group.clone(), owner.kind.clone());
-        self.index.want_kind(kind.clone());
-        let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
-        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
-        let served = match self.discovery.borrow().as_ref() {
-            None => return Err(unknown("it is not known yet what is served".to_owned())),
-            Some(discovery) => discovery.resources.iter().find(is_it).cloned(),
-        };
-        let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
-        let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
-        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
-        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
-        let found = match timeout(CALL, self.client.request_text(request)).await {
-            Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
-            Ok(Err(error)) => {
-                // Only what names the object says that it is gone; a path that is not served yet says 404, too.
-                let gone = matches!(&error, kube::Error::Api(status) if status.code == 404
-                    && status.details.as_ref().is_some_and(|details| *details.name == *owner.name));
-                if !gone {
-                    return Err(unknown(NoAnswer::from(error).text));
-                }
-                None
-            }
-            Ok(Ok(text)) => {
-                let object = Object::parse(text.as_bytes()).map_err(|error| unknown(error.to_string()))?;
-                // Another by the same name is another.
-                let same = object.metadata.uid == *owner.uid;
-                let read =
-                    || Workload::read(&object, &kind, &scale).map_err(|error| unknown(error.to_string()));
-                same.then(read).transpose()?
-            }
-        };
-        let mut asked = lock(&self.index.asked);
-        if asked.len() > GONE_REMEMBERED {
-            asked.clear();
-        }
-        asked.insert(owner.uid.clone(), (found.clone(), Instant::now()));
-        Ok(found)
-    }
-
-    /// An owner of a kind that does not seem to be served. Once that is certain, there is none: its definition is gone,
-    /// and it with that.
-    async fn unserved(&self, namespace: &str, owner: &Controller) -> Result<Option<Workload>, String> {
-        let discovery = match timeout(CALL, discover(&self.client)).await {
-            Ok(Ok(discovery)) => discovery,
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("the API server did not answer in time".to_owned()),
-        };
-        let served = discovery
-            .resources
-            .iter()
-            .any(|served| *served.group == *owner.group && *served.kind == *owner.kind);
-        // What is served by somebody who does not answer, or only just now, counts as one without a scale.
-        let there = served || discovery.unreachable.iter().any(|group| **group == *owner.group);
-        let found = there.then(|| unscaled(namespace, owner));
-        lock(&self.index.asked).insert(owner.uid.clone(), (found.clone(), Instant::now()));
-        Ok(found)
-    }
-
     /// How a pod is whose reservation nothing seems to come of; `None` if it is going, gone, or nobody can tell.
     pub async fn life_of(&self, namespace: &str, uid: &str) -> Option<Life> {
         // Nobody knows it by a name any more: the index has seen it go, or will.
-        let name = self.index.pods().of_namespace(namespace)?.get(uid)?.name.clone();
+        let name = self.lookup.index.pods().of_namespace(namespace)?.get(uid)?.name.clone();
         let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(&name));
-        let text = timeout(CALL, self.client.request_text(get(&path, WHOLE).ok()?)).await.ok()?.ok()?;
+        let text =
+            timeout(CALL, self.lookup.client.request_text(get(&path, WHOLE).ok()?)).await.ok()?.ok()?;
         let pod = Object::parse(text.as_bytes()).ok()?;
         if pod.metadata.uid != uid || pod.metadata.deletion_timestamp.is_some() {
             return None;
@@ -429,7 +312,7 @@ impl Ledger {
     pub async fn write(&self, known: &Known, status: &Status) -> kube::Result<Known> {
         let Key { namespace, name } = &known.key;
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &budget_resource());
+            Api::namespaced_with(self.lookup.client.clone(), namespace, &budget_resource());
         let object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": format!("{}/{}", budget::GROUP, budget::VERSION),
             "kind": budget::KIND,
@@ -447,41 +330,9 @@ impl Ledger {
     /// Reads a budget anew; `None` if it is gone.
     pub async fn read(&self, key: &Key) -> kube::Result<Option<Known>> {
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &key.namespace, &budget_resource());
+            Api::namespaced_with(self.lookup.client.clone(), &key.namespace, &budget_resource());
         Ok(api.get_opt(&key.name).await?.map(|object| Known::read(&object)))
     }
-}
-
-/// One that says nothing about how many pods it wants.
-fn unscaled(namespace: &str, owner: &Controller) -> Workload {
-    Workload {
-        namespace: namespace.into(),
-        name: owner.name.clone(),
-        controller: None,
-        wants: None,
-        first_ordinal: None,
-        end: None,
-    }
-}
-
-/// Where a kind says how many pods it wants.
-pub(crate) async fn scale_of(client: &Client, served: &Served) -> Result<Scale, String> {
-    if let Some(known) = Scale::known(&served.group, &served.kind) {
-        return Ok(known);
-    }
-    let path =
-        format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", segment(&served.resource()));
-    let request = get(&path, WHOLE).map_err(|why| why.text)?;
-    let definition: Value = match timeout(CALL, client.request(request)).await {
-        Err(_) => return Err("the API server did not answer in time".to_owned()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Scale(None)),
-        Ok(Err(error)) => return Err(error.to_string()),
-        Ok(Ok(definition)) => definition,
-    };
-    let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
-    let version = versions.iter().find(|version| version["name"] == served.version.as_str());
-    let path = version.and_then(|version| version["subresources"]["scale"]["specReplicasPath"].as_str());
-    Ok(path.map_or(Scale(None), Scale::at))
 }
 
 fn readable(known: &Known) -> Answer<&Budget> {
@@ -607,7 +458,7 @@ fn answer_all(requests: Vec<Request>, answer: &Answer<Admitted>) {
 
 /// The newest that we know of a budget: by the watch, or by what we read or wrote ourselves.
 fn newest_known(ledger: &Ledger, key: &Key, newest: &mut Option<Known>) -> Option<Known> {
-    let watched = ledger.index.budget(key)?;
+    let watched = ledger.lookup.index.budget(key)?;
     let newer = newest.as_ref().is_none_or(|known| {
         number(&known.resource_version) < number(&watched.resource_version) || known.uid != watched.uid
     });
@@ -624,7 +475,8 @@ async fn decide(
     waiting: &[Request],
 ) -> Answer<(Vec<Admitted>, Option<Status>)> {
     let behind = || Unknown::new("whether its budgets allow it", "this replica has not seen all pods yet");
-    let caught_up = ledger.index.until(|index| has_seen_enough(&known.status, index.pods().revision()));
+    let caught_up =
+        ledger.lookup.index.until(|index| has_seen_enough(&known.status, index.pods().revision()));
     timeout(CATCH_UP, caught_up).await.map_err(|_| behind())?;
     let budget = readable(known)?;
     let census = ledger.census(known).await?;

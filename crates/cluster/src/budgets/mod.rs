@@ -13,6 +13,7 @@ mod account;
 mod ledger;
 #[cfg(test)]
 mod model;
+mod owners;
 mod pods;
 mod watches;
 mod workloads;

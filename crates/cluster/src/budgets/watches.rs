@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::budgets::ledger::scale_of;
+use crate::budgets::owners::scale_of;
 use crate::budgets::workloads::Scale;
 use crate::budgets::{Index, KindKey, Known, budget_resource, lock};
 use crate::discovery::{Discovery, Served};

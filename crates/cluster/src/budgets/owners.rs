@@ -1,0 +1,188 @@
+//! Who owns pods, asked of the API server where the watches have not told.
+//!
+//! A watch of workloads may not have seen an owner yet, or there may be none for its kind. Then it is asked for by
+//! name; a uid that is gone stays gone, and is remembered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use kube::Client;
+use palisade_api::labels::{LabelRule, LabelSelector};
+use palisade_engine::{Answer, Object, Pairs, Unknown};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::budgets::account::Owners;
+use crate::budgets::workloads::{Scale, Workload};
+use crate::budgets::{Controller, Index, lock};
+use crate::discovery::{Discovery, Served, discover};
+use crate::live::{NoAnswer, WHOLE, get, segment};
+
+/// How long one question to the API server may take.
+const CALL: Duration = Duration::from_secs(3);
+/// How long an owner that was asked about is taken to be as it was.
+const OWNER_FRESH: Duration = Duration::from_secs(1);
+/// More uids than that are not remembered to be gone.
+const GONE_REMEMBERED: usize = 100_000;
+
+/// Where owners are looked up.
+pub(super) struct Lookup {
+    pub(super) client: Client,
+    pub(super) index: Arc<Index>,
+    pub(super) discovery: watch::Receiver<Option<Discovery>>,
+}
+
+impl Lookup {
+    /// Computes something that depends on owners, asking about those that no watch has told about.
+    pub(super) async fn with_owners<T>(
+        &self,
+        namespace: &str,
+        compute: impl Fn(&Owners<'_>) -> Result<T, Vec<Controller>>,
+    ) -> Answer<T> {
+        let mut asked: HashMap<Box<str>, Option<Workload>> = HashMap::new();
+        // A chain has few links, and each round learns at least one.
+        for _ in 0..16 {
+            let missing = {
+                let workloads = self.index.workloads();
+                match compute(&Owners { watched: &workloads, asked: &asked }) {
+                    Ok(computed) => return Ok(computed),
+                    Err(missing) => missing,
+                }
+            };
+            let found = join_all(missing.iter().map(|owner| self.owner(namespace, owner))).await;
+            for (owner, found) in missing.into_iter().zip(found) {
+                asked.insert(owner.uid, found?);
+            }
+        }
+        Err(Unknown::new("who owns its pods", "the chain of owners does not end"))
+    }
+
+    /// An owner, asked for by name: `None` if it is gone.
+    async fn owner(&self, namespace: &str, owner: &Controller) -> Answer<Option<Workload>> {
+        if let Some((known, at)) = lock(&self.index.asked).get(&owner.uid)
+            && (known.is_none() || at.elapsed() < OWNER_FRESH)
+        {
+            return Ok(known.clone());
+        }
+        let kind = (owner.group.clone(), owner.kind.clone());
+        self.index.want_kind(kind.clone());
+        let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
+        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
+        let served = match self.discovery.borrow().as_ref() {
+            None => return Err(unknown("it is not known yet what is served".to_owned())),
+            Some(discovery) => discovery.resources.iter().find(is_it).cloned(),
+        };
+        let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
+        let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
+        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
+        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
+        let found = match timeout(CALL, self.client.request_text(request)).await {
+            Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
+            Ok(Err(error)) => {
+                // Only what names the object says that it is gone; a path that is not served yet says 404, too.
+                let gone = matches!(&error, kube::Error::Api(status) if status.code == 404
+                    && status.details.as_ref().is_some_and(|details| *details.name == *owner.name));
+                if !gone {
+                    return Err(unknown(NoAnswer::from(error).text));
+                }
+                None
+            }
+            Ok(Ok(text)) => {
+                let object = Object::parse(text.as_bytes()).map_err(|error| unknown(error.to_string()))?;
+                // Another by the same name is another.
+                let same = object.metadata.uid == *owner.uid;
+                let read =
+                    || Workload::read(&object, &kind, &scale).map_err(|error| unknown(error.to_string()));
+                same.then(read).transpose()?
+            }
+        };
+        let mut asked = lock(&self.index.asked);
+        if asked.len() > GONE_REMEMBERED {
+            asked.clear();
+        }
+        asked.insert(owner.uid.clone(), (found.clone(), Instant::now()));
+        Ok(found)
+    }
+
+    /// An owner of a kind that does not seem to be served. Once that is certain, there is none: its definition is gone,
+    /// and it with that.
+    async fn unserved(&self, namespace: &str, owner: &Controller) -> Result<Option<Workload>, String> {
+        let discovery = match timeout(CALL, discover(&self.client)).await {
+            Ok(Ok(discovery)) => discovery,
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("the API server did not answer in time".to_owned()),
+        };
+        let served = discovery
+            .resources
+            .iter()
+            .any(|served| *served.group == *owner.group && *served.kind == *owner.kind);
+        // What is served by somebody who does not answer, or only just now, counts as one without a scale.
+        let there = served || discovery.unreachable.iter().any(|group| **group == *owner.group);
+        let found = there.then(|| unscaled(namespace, owner));
+        lock(&self.index.asked).insert(owner.uid.clone(), (found.clone(), Instant::now()));
+        Ok(found)
+    }
+
+    /// Whether a controller would go on taking a pod with these labels for one of its own.
+    pub(super) async fn keeps(
+        &self,
+        namespace: &str,
+        owner: &Controller,
+        labels: &Pairs<'_>,
+    ) -> Answer<bool> {
+        let unknown =
+            |why: String| Unknown::new(format!("which pods {} {} selects", owner.kind, owner.name), why);
+        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
+        let discovery = self.discovery.borrow().clone().unwrap_or_default();
+        let Some(served) = discovery.resources.iter().find(is_it) else { return Ok(true) };
+        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
+        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
+        let object: Value = match timeout(CALL, self.client.request(request)).await {
+            Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(true),
+            Ok(Err(error)) => return Err(unknown(error.to_string())),
+            Ok(Ok(object)) => object,
+        };
+        // A ReplicationController writes its labels alone. What is no selector is somebody's own affair.
+        let selector = object.pointer("/spec/selector").map(LabelSelector::read);
+        Ok(match selector {
+            Some(Ok(selector)) => LabelRule::of(&selector).matches(|key| labels.get(key)),
+            Some(Err(_)) | None => true,
+        })
+    }
+}
+
+/// One that says nothing about how many pods it wants.
+fn unscaled(namespace: &str, owner: &Controller) -> Workload {
+    Workload {
+        namespace: namespace.into(),
+        name: owner.name.clone(),
+        controller: None,
+        wants: None,
+        first_ordinal: None,
+        end: None,
+    }
+}
+
+/// Where a kind says how many pods it wants.
+pub(crate) async fn scale_of(client: &Client, served: &Served) -> Result<Scale, String> {
+    if let Some(known) = Scale::known(&served.group, &served.kind) {
+        return Ok(known);
+    }
+    let path =
+        format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", segment(&served.resource()));
+    let request = get(&path, WHOLE).map_err(|why| why.text)?;
+    let definition: Value = match timeout(CALL, client.request(request)).await {
+        Err(_) => return Err("the API server did not answer in time".to_owned()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Scale(None)),
+        Ok(Err(error)) => return Err(error.to_string()),
+        Ok(Ok(definition)) => definition,
+    };
+    let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let version = versions.iter().find(|version| version["name"] == served.version.as_str());
+    let path = version.and_then(|version| version["subresources"]["scale"]["specReplicasPath"].as_str());
+    Ok(path.map_or(Scale(None), Scale::at))
+}
