@@ -140,6 +140,9 @@ pub struct Status {
     /// When each of them was last admitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub reserved_at: BTreeMap<String, String>,
+    /// Pods of which nothing came just now, and when that was seen: others come first.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lived_on: BTreeMap<String, String>,
     /// The revision of pods up to which this has been seen. Whoever has not seen as much does not decide by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_pods_resource_version: Option<String>,

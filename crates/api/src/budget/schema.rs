@@ -112,6 +112,7 @@ fn status() -> Value {
             "deletedPods": reservations("Pods whose deletion or eviction was admitted and not seen yet, by uid."),
             "unavailablePods": reservations("Pods whose update was admitted and not seen yet, by uid."),
             "reservedAt": reservations("When each of them was last admitted."),
+            "livedOn": reservations("Pods whose loss was admitted and nothing came of, and when that was seen: others come first."),
             "observedPodsResourceVersion": text,
             "conditions": {
                 "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],

@@ -21,6 +21,8 @@ use crate::feed::number;
 
 /// A reservation that is asked about again within this time is the same request: a forced delete asks three times.
 const FRESH: SignedDuration = SignedDuration::from_secs(5);
+/// How long a pod of which nothing came leaves the last slot to others.
+const COOLING: SignedDuration = SignedDuration::from_secs(10);
 /// How much two replicas' clocks may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 /// Longer than any chain of owners that means something.
@@ -311,12 +313,14 @@ impl<'a> Balance<'a> {
     }
 
     /// Takes a pod out, if that is allowed.
-    fn take(&mut self, uid: &str) -> bool {
+    fn take(&mut self, uid: &str, last: bool) -> bool {
+        // Whoever comes last leaves a slot for another.
+        let left = i64::from(last);
         let Some(&number) = self.census.available.get(uid) else {
             // The review knows better than the index that it is available, and so one more is than was counted.
-            return self.spare() >= 0;
+            return self.spare() >= left;
         };
-        let free = self.available[number] > self.census.wants[number] || self.spare() >= 1;
+        let free = self.available[number] > self.census.wants[number] || self.spare() > left;
         self.available[number] -= i64::from(free);
         free
     }
@@ -356,7 +360,7 @@ pub(crate) fn admit(
             let held = if loser.goes { deleted } else { deleted.or(status.unavailable_pods.get(uid)) };
             // Another revision is another request: what comes of the first must not end the second.
             let same = held.is_some_and(|revision| **revision == *loser.revision);
-            let fresh = status.reserved_at.get(uid).is_some_and(|at| is_fresh(at, now));
+            let fresh = status.reserved_at.get(uid).is_some_and(|at| is_within(at, now, FRESH));
             // Nothing came of it, and it is asked for again. Whoever tries again and again does not hold a slot for
             // ever: it must end first, unless there is another.
             if held.is_some() && !fresh && balance.spare() < 1 {
@@ -368,9 +372,11 @@ pub(crate) fn admit(
             }
             return Admitted::Yes;
         }
-        if !balance.take(uid) {
+        let last = status.lived_on.get(uid).is_some_and(|at| is_within(at, now, COOLING));
+        if !balance.take(uid, last) {
             return Admitted::No(Numbers { allowed: 0, ..balance.numbers() });
         }
+        status.lived_on.remove(uid);
         reserve(status, loser, Some(now));
         changed = true;
         Admitted::Yes
@@ -379,10 +385,11 @@ pub(crate) fn admit(
     (admitted, balance.numbers(), changed)
 }
 
-fn is_fresh(at: &str, now: Timestamp) -> bool {
+/// Whether something was no longer ago than that.
+fn is_within(at: &str, now: Timestamp, longest: SignedDuration) -> bool {
     let age = at.parse::<Timestamp>().map(|at| now.duration_since(at));
     // Another replica's clock may be ahead of ours.
-    age.is_ok_and(|age| age > -SKEW && age < FRESH)
+    age.is_ok_and(|age| age > -SKEW && age < longest)
 }
 
 /// Reserves; `since` is given where it begins anew.
@@ -428,7 +435,7 @@ pub enum Life {
 }
 
 /// Drops the reservations whose loss has been seen, and those of pods that turned out to live on.
-pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<String, Life>) {
+pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<String, Life>, now: Timestamp) {
     let mut dropped: Vec<String> = Vec::new();
     let mut by_sight = false;
     let reservations = status.deleted_pods.iter().map(|(uid, revision)| (uid, revision, true));
@@ -451,8 +458,12 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<Stri
             dropped.push(uid.clone());
         }
     }
+    status.lived_on.retain(|_, at| is_within(at, now, COOLING));
     for uid in &dropped {
         release(status, uid);
+        if lives_on.contains_key(uid) {
+            status.lived_on.insert(uid.clone(), now.to_string());
+        }
     }
     if by_sight {
         let known = status.observed_pods_resource_version.as_deref().map_or(0, number);
@@ -735,6 +746,28 @@ mod tests {
     }
 
     #[test]
+    fn whoever_nothing_came_of_leaves_the_last_slot_to_others() {
+        let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 2})).unwrap();
+        let shop =
+            Shop::default().workload("Deployment", "web", 4, None).pods(4, true, Some(("Deployment", "web")));
+        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
+        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let ask = |status: &mut Status, uid: &str, at| {
+            admit(&budget, &census, status, &[loser(uid, true)], second(at)).0 == [Admitted::Yes]
+        };
+        let cooling = |uid: &str| Status {
+            lived_on: [(uid.to_owned(), second(100).to_string())].into(),
+            ..Status::default()
+        };
+        assert!(ask(&mut cooling("web-0"), "web-0", 101), "there are two slots");
+        let mut status = cooling("web-0");
+        assert!(ask(&mut status, "web-1", 101));
+        assert!(!ask(&mut status, "web-0", 101), "the last one is for others");
+        assert!(ask(&mut status.clone(), "web-2", 102));
+        assert!(ask(&mut status, "web-0", 110), "or for it, if nobody wanted it");
+    }
+
+    #[test]
     fn what_one_workload_has_too_many_does_not_make_up_for_what_another_lacks() {
         let shop = Shop::default()
             .workload("Deployment", "a", 3, None)
@@ -811,7 +844,8 @@ mod tests {
         }
         let seen = Seen { pods: shop.pods.of_namespace("shop"), revision: 20, event_revision: 13 };
         let lives_on = HashMap::from([("down-before".to_owned(), Life::Available)]);
-        sweep(&mut status, seen, &lives_on);
+        sweep(&mut status, seen, &lives_on, second(0));
+        assert_eq!(status.lived_on.keys().collect::<Vec<_>>(), ["down-before"]);
         assert_eq!(status.deleted_pods.keys().collect::<Vec<_>>(), ["staying"]);
         assert!(status.unavailable_pods.is_empty());
         assert_eq!(status.reserved_at.len(), 1);

@@ -276,7 +276,7 @@ impl Ledger {
                 revision: pods.revision(),
                 event_revision: pods.event_revision(),
             };
-            sweep(&mut status, seen, lives_on);
+            sweep(&mut status, seen, lives_on, Timestamp::now());
         }
         let numbers = Numbers::of(budget, &census, &status);
         let mut shown = status;

@@ -274,7 +274,7 @@ impl Cluster {
             revision: pods.revision(),
             event_revision: pods.event_revision(),
         };
-        sweep(&mut status, seen, &lives_on);
+        sweep(&mut status, seen, &lives_on, now);
         if status != self.stored.1 {
             self.sweeping = Some((base, status, self.clock));
         }
@@ -369,6 +369,7 @@ impl Cluster {
             self.sweep();
         }
         self.copies = vec![self.stored.clone(); REPLICAS];
+        self.clock += 60;
     }
 }
 
