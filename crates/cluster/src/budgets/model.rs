@@ -239,6 +239,9 @@ impl Cluster {
                 _ => {}
             },
             Stage::Stored => {
+                // A kubelet restarts what it finds: one restart brings all that was stored until then.
+                self.requests
+                    .retain(|other| other.pod != request.pod || !matches!(other.stage, Stage::Stored));
                 if self.pods[request.pod] == State::Available {
                     self.pods[request.pod] = State::Down;
                     self.tell(request.pod);
@@ -287,10 +290,8 @@ impl Cluster {
     /// A second passes. Nothing takes for ever: reviews and writes have deadlines, and so has the kubelet.
     fn tick(&mut self) {
         self.clock += 1;
-        let late: Vec<usize> = (0..self.requests.len())
-            .filter(|number| self.clock - self.requests[*number].born >= LONGEST)
-            .collect();
-        for number in late.into_iter().rev() {
+        let is_late = |request: &Request, clock: i64| clock - request.born >= LONGEST;
+        while let Some(number) = self.requests.iter().position(|request| is_late(request, self.clock)) {
             if matches!(self.requests[number].stage, Stage::Stored) {
                 self.step(number, true);
             } else {
