@@ -75,6 +75,27 @@ pub async fn discover(client: &Client) -> kube::Result<Discovery> {
     Ok(discovery)
 }
 
+impl Discovery {
+    /// How a kind is served.
+    pub fn find(&self, group: &str, kind: &str) -> Option<&Served> {
+        self.resources.iter().find(|served| served.group == group && served.kind == kind)
+    }
+}
+
+/// How a kind is served now, if it can be watched.
+pub fn watchable(discovery: &watch::Receiver<Option<Discovery>>, group: &str, kind: &str) -> Option<Served> {
+    discovery.borrow().as_ref()?.find(group, kind).filter(|served| served.watchable).cloned()
+}
+
+/// Waits until a kind is served in another version: installed anew, it may come in one.
+pub async fn served_otherwise(discovery: &mut watch::Receiver<Option<Discovery>>, served: &Served) {
+    while watchable(discovery, &served.group, &served.kind).is_none_or(|now| now.version == served.version) {
+        if discovery.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 impl Served {
     /// `/apis/apps/v1/deployments`, in a namespace or in all.
     pub fn path(&self, namespace: Option<&str>) -> String {

@@ -3,6 +3,8 @@
 //! A watch ends by itself every [`WATCH`], just after a bookmark, so that what has been fed is never much older than
 //! that without anybody noticing.
 
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::time::Duration;
 
 use futures::io::{AsyncBufReadExt, BufReader};
@@ -33,6 +35,76 @@ pub enum Fed<'a> {
     Deleted(&'a Object<'a>),
     /// Nothing has happened up to a revision that was not fed.
     Reached(u64),
+}
+
+/// What a feed shows, by key.
+#[derive(Debug)]
+pub struct Mirror<K, V> {
+    items: HashMap<K, V>,
+    /// What the list that runs has shown so far.
+    shown: Option<HashSet<K>>,
+}
+
+impl<K, V> Default for Mirror<K, V> {
+    fn default() -> Self {
+        Self { items: HashMap::new(), shown: None }
+    }
+}
+
+impl<K: Clone + Eq + Hash, V: PartialEq> Mirror<K, V> {
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.items.get(key)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.items.keys()
+    }
+
+    /// Takes what was fed, and returns what changed by it, with what it was before. An object of which nothing is to be
+    /// kept is as good as gone; one that can't be read is taken to be as it was.
+    pub fn take<E>(
+        &mut self,
+        fed: &Fed<'_>,
+        key: impl FnOnce(&Object<'_>) -> K,
+        read: impl FnOnce(&Object<'_>) -> Result<Option<V>, E>,
+    ) -> Vec<(K, Option<V>)> {
+        match fed {
+            Fed::Begin => {
+                self.shown = Some(HashSet::new());
+                Vec::new()
+            }
+            Fed::Listed(object) | Fed::Applied(object) => {
+                let key = key(object);
+                if let Some(shown) = &mut self.shown {
+                    shown.insert(key.clone());
+                }
+                let Ok(new) = read(object) else { return Vec::new() };
+                if self.items.get(&key) == new.as_ref() {
+                    return Vec::new();
+                }
+                let before = match new {
+                    Some(new) => self.items.insert(key.clone(), new),
+                    None => self.items.remove(&key),
+                };
+                vec![(key, before)]
+            }
+            Fed::Complete(_) => {
+                let shown = self.shown.take().unwrap_or_default();
+                let gone: Vec<K> = self.items.keys().filter(|key| !shown.contains(*key)).cloned().collect();
+                let removed = gone.into_iter().map(|key| {
+                    let before = self.items.remove(&key);
+                    (key, before)
+                });
+                removed.collect()
+            }
+            Fed::Deleted(object) => {
+                let key = key(object);
+                let before = self.items.remove(&key);
+                if before.is_some() { vec![(key, before)] } else { Vec::new() }
+            }
+            Fed::Reached(_) => Vec::new(),
+        }
+    }
 }
 
 /// Feeds a resource by its path, for ever. `query` may select some of it.
@@ -232,6 +304,40 @@ mod tests {
         assert_eq!(fed(&pod("MODIFIED")), (Ok("applied web-0".into()), "7".into()));
         assert_eq!(fed(&pod("DELETED")), (Ok("deleted web-0".into()), "7".into()));
         assert_eq!(fed(&pod("BOOKMARK")), (Ok("reached 7".into()), "7".into()));
+    }
+
+    #[test]
+    fn a_mirror_tells_what_changed_and_what_a_list_does_not_show_is_gone() {
+        let mut mirror: Mirror<String, u64> = Mirror::default();
+        let mut take = |fed: &Fed<'_>| {
+            let key = |object: &Object<'_>| object.metadata.name.to_string();
+            // Odd ones are not kept.
+            let read = |object: &Object<'_>| match number(&object.metadata.resource_version) {
+                0 => Err("unreadable"),
+                revision => Ok(Some(revision).filter(|revision| revision % 2 == 0)),
+            };
+            let mut changed = mirror.take(fed, key, read);
+            changed.sort();
+            changed
+        };
+        let text = |name: &str, revision: u64| {
+            format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}}}}"#)
+        };
+        let (a0, a2, a4, a5, b6) = (text("a", 0), text("a", 2), text("a", 4), text("a", 5), text("b", 6));
+        let [a0, a2, a4, a5, b6] =
+            [&a0, &a2, &a4, &a5, &b6].map(|text| Object::parse(text.as_bytes()).unwrap());
+        let (a, b) = ("a".to_owned(), "b".to_owned());
+        assert_eq!(take(&Fed::Begin), []);
+        assert_eq!(take(&Fed::Listed(&a2)), [(a.clone(), None)]);
+        assert_eq!(take(&Fed::Complete(9)), []);
+        assert_eq!(take(&Fed::Applied(&a2)), [], "the same again");
+        assert_eq!(take(&Fed::Applied(&a4)), [(a.clone(), Some(2))]);
+        assert_eq!(take(&Fed::Applied(&b6)), [(b.clone(), None)]);
+        assert_eq!(take(&Fed::Begin), []);
+        assert_eq!(take(&Fed::Listed(&a0)), [], "it is there, and as it was");
+        assert_eq!(take(&Fed::Complete(10)), [(b, Some(6))]);
+        assert_eq!(take(&Fed::Applied(&a5)), [(a, Some(4))], "not kept any more");
+        assert_eq!(take(&Fed::Deleted(&a5)), []);
     }
 
     #[test]

@@ -14,8 +14,8 @@ mod policies;
 mod search;
 
 pub use ancestors::{Ancestors, watch_ancestors};
-pub use discovery::{Discovery, Served, discover, watch_discovery};
-pub use feed::{Fed, feed};
+pub use discovery::{Discovery, Served, discover, served_otherwise, watch_discovery, watchable};
+pub use feed::{Fed, Mirror, feed};
 pub use live::{AwaitBudget, Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};

@@ -97,9 +97,7 @@ impl Lineage<'_> {
 
 /// Where an owner is read: in its dependent's namespace, or in none.
 pub(crate) fn owner_path(discovery: &Discovery, namespace: Option<&str>, owner: &OwnerRef) -> Option<String> {
-    let group = owner.group();
-    let served =
-        discovery.resources.iter().find(|served| served.group == group && served.kind == owner.kind)?;
+    let served = discovery.find(owner.group(), &owner.kind)?;
     Some(format!("{}/{}", served.path(namespace), segment(&owner.name)))
 }
 

@@ -70,10 +70,9 @@ impl Lookup {
         let kind = (owner.group.clone(), owner.kind.clone());
         self.index.want_kind(kind.clone());
         let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
-        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
         let served = match self.discovery.borrow().as_ref() {
             None => return Err(unknown("it is not known yet what is served".to_owned())),
-            Some(discovery) => discovery.resources.iter().find(is_it).cloned(),
+            Some(discovery) => discovery.find(&owner.group, &owner.kind).cloned(),
         };
         let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
         let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
@@ -115,10 +114,7 @@ impl Lookup {
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err("the API server did not answer in time".to_owned()),
         };
-        let served = discovery
-            .resources
-            .iter()
-            .any(|served| *served.group == *owner.group && *served.kind == *owner.kind);
+        let served = discovery.find(&owner.group, &owner.kind).is_some();
         // What is served by somebody who does not answer, or only just now, counts as one without a scale.
         let there = served || discovery.unreachable.iter().any(|group| **group == *owner.group);
         let found = there.then(|| unscaled(namespace, owner));
@@ -135,9 +131,9 @@ impl Lookup {
     ) -> Answer<bool> {
         let unknown =
             |why: String| Unknown::new(format!("which pods {} {} selects", owner.kind, owner.name), why);
-        let is_it = |served: &&Served| *served.group == *owner.group && *served.kind == *owner.kind;
-        let discovery = self.discovery.borrow().clone().unwrap_or_default();
-        let Some(served) = discovery.resources.iter().find(is_it) else { return Ok(true) };
+        let served =
+            self.discovery.borrow().as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned());
+        let Some(served) = served else { return Ok(true) };
         let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
         let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
         let object: Value = match timeout(CALL, self.client.request(request)).await {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::budgets::owners::scale_of;
 use crate::budgets::workloads::Scale;
 use crate::budgets::{Index, KindKey, Known, budget_resource, lock};
-use crate::discovery::{Discovery, Served};
+use crate::discovery::{Discovery, served_otherwise, watchable};
 use crate::feed::{Fed, feed, list};
 use crate::live::segment;
 
@@ -213,7 +213,7 @@ async fn feed_kind(
     kind: KindKey,
 ) {
     loop {
-        let Some(served) = served(&discovery, &kind) else {
+        let Some(served) = watchable(&discovery, &kind.0, &kind.1) else {
             if discovery.changed().await.is_err() {
                 return;
             }
@@ -228,14 +228,6 @@ async fn feed_kind(
                 }
             }
         };
-        // Installed anew, a kind may come in another version.
-        let otherwise = async {
-            while self::served(&discovery, &kind).is_none_or(|now| now.version == served.version) {
-                if discovery.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
         let path = served.path(None);
         let feeding = feed(&client, &path, &[], |fed| {
             let mut touched = HashSet::new();
@@ -244,13 +236,7 @@ async fn feed_kind(
         });
         tokio::select! {
             () = feeding => {}
-            () = otherwise => {}
+            () = served_otherwise(&mut discovery, &served) => {}
         }
     }
-}
-
-/// A kind as it is served now.
-fn served(discovery: &watch::Receiver<Option<Discovery>>, kind: &KindKey) -> Option<Served> {
-    let is_it = |served: &&Served| *served.group == *kind.0 && *served.kind == *kind.1 && served.watchable;
-    discovery.borrow().as_ref()?.resources.iter().find(is_it).cloned()
 }

@@ -19,14 +19,14 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::budget::{Amount, Limit};
 use palisade_api::generate::{Ask, Flavour, Wanted, wanted};
 use palisade_api::names;
-use palisade_cluster::{Discovery, segment};
+use palisade_cluster::{Discovery, Fed, Mirror, segment};
 use palisade_engine::Object;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use plan::{Desired, Existing, Kind, Workload, resource};
+use plan::{Desired, Existing, KINDS, Kind, Workload, resource};
 use watches::{NAMESPACES, waiting_for, watch_generated, watch_namespaces, watch_workloads};
 
 /// How long changes are gathered.
@@ -37,18 +37,19 @@ const AGAIN: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;
 
-/// A workload: the number of its kind, its namespace, its name.
-type Key = (usize, Box<str>, Box<str>);
 /// A namespace, and a name in it.
 type Place = (Box<str>, Box<str>);
+/// A workload: the number of its kind, and where it is.
+type Key = (usize, Place);
 
 /// What is known, and what is to be looked at.
 #[derive(Default)]
 struct State {
-    workloads: HashMap<Key, Workload>,
+    /// By kind.
+    workloads: [Mirror<Place, Workload>; KINDS],
     /// Those that ask for something.
-    namespaces: HashMap<Box<str>, [Ask; 2]>,
-    generated: [HashMap<Place, Existing>; 2],
+    namespaces: Mirror<Box<str>, [Ask; 2]>,
+    generated: [Mirror<Place, Existing>; 2],
     /// `apps/v1`, by kind, once it is served.
     versions: HashMap<usize, String>,
     /// What has not listed yet. Before, nobody can tell what is missing.
@@ -74,29 +75,33 @@ struct Look {
 impl State {
     /// `None` if there is no such workload.
     fn look(&self, key: &Key, number: usize) -> Option<Look> {
-        let (kind, namespace, name) = key;
-        let workload = self.workloads.get(key)?.clone();
-        let existing = self.generated[number].get(&(namespace.clone(), name.clone())).cloned();
+        let (kind, place) = key;
         Some(Look {
-            workload,
-            default: self.namespaces.get(namespace).map(|asks| asks[number].clone()).unwrap_or_default(),
+            workload: self.workload(key)?.clone(),
+            default: self.namespaces.get(&place.0).map(|asks| asks[number].clone()).unwrap_or_default(),
             version: self.versions.get(kind).cloned().unwrap_or_default(),
-            existing,
+            existing: self.generated[number].get(place).cloned(),
         })
     }
 
-    /// Whether a budget was generated for a workload that is gone.
-    fn is_stale(&self, namespace: &str, name: &str, existing: &Existing) -> bool {
-        let named = (0..plan::kinds().len()).map(|kind| (kind, namespace.into(), name.into()));
-        let mut named = named.filter_map(|key: Key| self.workloads.get(&key));
-        existing.made_for.as_ref().is_some_and(|uid| !named.any(|workload| workload.uid == *uid))
+    fn workload(&self, (kind, place): &Key) -> Option<&Workload> {
+        self.workloads[*kind].get(place)
     }
 
-    fn forget(&mut self, key: Key) {
-        if let Some(workload) = self.workloads.remove(&key) {
-            self.gone.insert(key.clone(), workload.uid);
-            self.queue.insert(key);
-        }
+    /// The workloads of every kind by one name.
+    fn named(&self, place: &Place) -> impl Iterator<Item = (usize, &Workload)> {
+        self.workloads.iter().enumerate().filter_map(move |(kind, all)| Some((kind, all.get(place)?)))
+    }
+
+    fn keys(&self) -> impl Iterator<Item = Key> {
+        let all = self.workloads.iter().enumerate();
+        all.flat_map(|(kind, all)| all.keys().map(move |place| (kind, place.clone())))
+    }
+
+    /// Whether a budget was generated for a workload that is gone.
+    fn is_stale(&self, place: &Place, existing: &Existing) -> bool {
+        let made_for = existing.made_for.as_ref();
+        made_for.is_some_and(|uid| !self.named(place).any(|(_, workload)| workload.uid == *uid))
     }
 }
 
@@ -115,6 +120,22 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Plain data, whole after every statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts workloads among those that are to be looked at.
+    fn queue(&self, state: &mut State, keys: impl IntoIterator<Item = Key>) {
+        let before = state.queue.len();
+        state.queue.extend(keys);
+        if state.queue.len() != before {
+            self.queued.notify_one();
+        }
+    }
+
+    /// Notes the end of a list that was waited for.
+    fn listed(&self, state: &mut State, fed: &Fed<'_>, word: &str) {
+        if matches!(fed, Fed::Complete(_)) && state.waiting.remove(word) {
+            self.queued.notify_one();
+        }
     }
 }
 
@@ -175,18 +196,18 @@ async fn lead(client: Client, discovery: watch::Receiver<Option<Discovery>>, wro
                         Ok(Err(error)) => error.to_string(),
                         Err(_) => "the API server did not answer in time".to_owned(),
                     };
+                    let (namespace, name) = &key.1;
                     tracing::warn!(
                         kind = kinds[key.0].kind,
-                        namespace = &*key.1,
-                        name = &*key.2,
+                        %namespace,
+                        %name,
                         why = failed,
                         "generating a budget"
                     );
                     let shared = shared.clone();
                     tokio::spawn(async move {
                         sleep(RETRY).await;
-                        shared.state().queue.insert(key);
-                        shared.queued.notify_one();
+                        shared.queue(&mut shared.state(), [key]);
                     });
                 }
             })
@@ -203,8 +224,7 @@ async fn reconcile(shared: &Shared, kind: &Kind, key: &Key) -> kube::Result<()> 
         if look.workload.going {
             continue;
         }
-        let (_, namespace, name) = key;
-        let about = Said { shared, look: &look, kind, namespace, name, flavour };
+        let about = Said { shared, look: &look, kind, place: &key.1, flavour };
         let kept = keep_one(&about, number).await;
         let trouble = match kept {
             Ok(None) => {
@@ -234,12 +254,12 @@ type Trouble = (&'static str, String);
 
 /// Keeps one budget of a workload in step, and returns what somebody should know about it.
 async fn keep_one(about: &Said<'_>, number: usize) -> kube::Result<Option<Trouble>> {
-    let Said { shared, look, kind, namespace, name, flavour } = *about;
+    let Said { shared, look, kind, place, flavour } = *about;
     let Look { workload, default, existing, version } = look;
     let own = &workload.asks[number];
-    let budgets = Budgets { shared, flavour, namespace, name };
-    let ours =
-        |existing: &Existing| existing.is_for(workload) || shared.state().is_stale(namespace, name, existing);
+    let budgets = Budgets { shared, flavour, place };
+    let name = &place.1;
+    let ours = |existing: &Existing| existing.is_for(workload) || shared.state().is_stale(place, existing);
     let limit = match wanted(flavour, own, default, &workload.given) {
         Ok(Wanted::Budget(limit)) => limit,
         Ok(Wanted::Nothing) => {
@@ -294,7 +314,7 @@ async fn in_the_way(budgets: &Budgets<'_>, workload: &Workload) -> kube::Result<
     }
     let others = budgets.list().await?;
     let covering = others.into_iter().find(|(name, existing)| {
-        **name != *budgets.name
+        **name != *budgets.place.1
             && workload.is_covered_by(existing.spec.get("selector").unwrap_or(&Value::Null))
     });
     Ok(covering.map(|(name, _)| {
@@ -305,12 +325,12 @@ async fn in_the_way(budgets: &Budgets<'_>, workload: &Workload) -> kube::Result<
 
 /// Removes what was generated for a workload that is gone.
 async fn collect(shared: &Shared, key: &Key) -> kube::Result<()> {
-    let (_, namespace, name) = key;
+    let (_, place) = key;
     let Some(uid) = shared.state().gone.get(key).cloned() else { return Ok(()) };
     for (number, flavour) in Flavour::ALL.into_iter().enumerate() {
-        let existing = shared.state().generated[number].get(&(namespace.clone(), name.clone())).cloned();
+        let existing = shared.state().generated[number].get(place).cloned();
         if existing.is_some_and(|existing| existing.made_for.as_ref() == Some(&uid)) {
-            Budgets { shared, flavour, namespace, name }.delete().await?;
+            Budgets { shared, flavour, place }.delete().await?;
         }
     }
     shared.state().gone.remove(key);
@@ -321,14 +341,13 @@ async fn collect(shared: &Shared, key: &Key) -> kube::Result<()> {
 struct Budgets<'a> {
     shared: &'a Shared,
     flavour: Flavour,
-    namespace: &'a str,
-    name: &'a str,
+    place: &'a Place,
 }
 
 impl Budgets<'_> {
     /// Creates it; false if there is one already.
     async fn create(&self, desired: &Desired) -> kube::Result<bool> {
-        let object = desired.object(self.flavour, self.namespace, self.name);
+        let object = desired.object(self.flavour, &self.place.0, &self.place.1);
         match self.send("POST", &self.all(), "application/json", &object).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
@@ -382,11 +401,11 @@ impl Budgets<'_> {
 
     fn all(&self) -> String {
         let (api_version, _, plural) = resource(self.flavour);
-        format!("/apis/{api_version}/namespaces/{}/{plural}", segment(self.namespace))
+        format!("/apis/{api_version}/namespaces/{}/{plural}", segment(&self.place.0))
     }
 
     fn one(&self) -> String {
-        format!("{}/{}", self.all(), segment(self.name))
+        format!("{}/{}", self.all(), segment(&self.place.1))
     }
 }
 
@@ -404,8 +423,7 @@ struct Said<'a> {
     shared: &'a Shared,
     look: &'a Look,
     kind: &'a Kind,
-    namespace: &'a str,
-    name: &'a str,
+    place: &'a Place,
     flavour: Flavour,
 }
 
@@ -419,11 +437,12 @@ impl Said<'_> {
         if self.shared.state().said.insert(self.key(), note.to_owned()).is_some_and(|last| last == note) {
             return;
         }
+        let (namespace, name) = self.place;
         let about = ObjectReference {
             api_version: Some(self.look.version.clone()),
             kind: Some(self.kind.kind.to_owned()),
-            name: Some(self.name.to_owned()),
-            namespace: Some(self.namespace.to_owned()),
+            name: Some(name.to_string()),
+            namespace: Some(namespace.to_string()),
             uid: Some(self.look.workload.uid.to_string()),
             ..ObjectReference::default()
         };
@@ -439,7 +458,7 @@ impl Said<'_> {
         // An Event that is lost loses a line in a list.
         if let Err(error) = Recorder::new(self.shared.client.clone(), reporter).publish(&event, &about).await
         {
-            tracing::warn!(%error, name = self.name, namespace = self.namespace, "recording an event");
+            tracing::warn!(%error, %namespace, %name, "recording an event");
         }
     }
 

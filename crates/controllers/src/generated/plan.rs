@@ -20,8 +20,11 @@ pub(super) struct Kind {
     strategy: Option<(&'static str, Value)>,
 }
 
+/// How many there are.
+pub(super) const KINDS: usize = 6;
+
 /// All of them.
-pub(super) fn kinds() -> [Kind; 6] {
+pub(super) fn kinds() -> [Kind; KINDS] {
     let kind = |group, kind, strategy| Kind { group, kind, strategy };
     [
         kind("apps", "Deployment", Some(("/strategy/rollingUpdate/maxUnavailable", json!("25%")))),
