@@ -59,6 +59,13 @@ pub struct Finding {
     pub lift: Option<Lift>,
 }
 
+impl Finding {
+    /// What decides could not be found out.
+    pub(crate) fn unreadable(guard: Guard, unknown: Unknown) -> Self {
+        Self { guard, code: Code::Unavailable, reason: Reason::Unreadable(unknown), lift: None }
+    }
+}
+
 /// Who found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guard {
@@ -269,12 +276,7 @@ impl Verdict {
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {
-        let finding = Finding {
-            guard: Guard::Labels,
-            code: Code::Unavailable,
-            reason: Reason::Unreadable(unknown),
-            lift: None,
-        };
+        let finding = Finding::unreadable(Guard::Labels, unknown);
         Self::new(subject, Found { findings: vec![finding], ..Found::default() })
     }
 

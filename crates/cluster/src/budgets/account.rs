@@ -1,4 +1,4 @@
-//! A budget's account, without any I/O: what is counted, what is admitted, and what is let go of.
+//! A budget's account, without any I/O: what is admitted of what was counted, and what is let go of.
 //!
 //! ```text
 //! available = pods that it chose, are wanted and available, less those whose loss is reserved
@@ -9,14 +9,13 @@
 //! A reservation is made when the loss of a pod is admitted ([`admit`]), and dropped once the loss has been seen
 //! ([`sweep`]); then `observedPodsResourceVersion` says how much one must have seen to count rightly without it.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
-use palisade_api::budget::{Budget, Chosen, Status, Target};
+use palisade_api::budget::{Budget, Status};
 
-use crate::budgets::pods::{Controller, Labels, NamespacePods, Pod, State};
-use crate::budgets::workloads::{End, Workload, Workloads};
+use crate::budgets::census::Census;
+use crate::budgets::pods::NamespacePods;
 use crate::feed::number;
 
 /// A reservation that is asked about again within this time is the same request: a forced delete asks three times.
@@ -25,231 +24,6 @@ const FRESH: SignedDuration = SignedDuration::from_secs(5);
 const COOLING: SignedDuration = SignedDuration::from_secs(10);
 /// How much two replicas' clocks may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
-/// Longer than any chain of owners that means something.
-const DEEPEST: usize = 8;
-
-/// What workloads are known: from watches, and from questions asked because the watches did not tell yet.
-pub(crate) struct Owners<'a> {
-    pub(crate) watched: &'a Workloads,
-    /// `None`: there is no such object any more.
-    pub(crate) asked: &'a HashMap<Box<str>, Option<Workload>>,
-}
-
-/// Who looks after a pod, from its own controller up.
-#[derive(Debug)]
-struct Chain<'a> {
-    links: Vec<(&'a Controller, &'a Workload)>,
-    /// Whether one of them is gone or going, and the pod with it.
-    ending: bool,
-}
-
-impl<'a> Owners<'a> {
-    /// The chain above a controller, or the link that nobody knows yet.
-    fn chain(&self, controller: &'a Controller) -> Result<Chain<'a>, &'a Controller> {
-        let mut chain = Chain { links: Vec::new(), ending: false };
-        let mut next = Some(controller);
-        while let Some(controller) = next.filter(|_| chain.links.len() < DEEPEST) {
-            // A static pod's.
-            if &*controller.kind == "Node" && controller.group.is_empty() {
-                break;
-            }
-            let known = match self.watched.get_as(controller) {
-                Some((workload, meant)) => meant.then_some(workload),
-                None => self.asked.get(&controller.uid).ok_or(controller)?.as_ref(),
-            };
-            let Some(workload) = known else {
-                chain.ending = true;
-                break;
-            };
-            match workload.end {
-                Some(End::Orphaned) => break,
-                Some(End::Collected) => chain.ending = true,
-                None => {}
-            }
-            chain.links.push((controller, workload));
-            next = workload.controller.as_deref();
-        }
-        Ok(chain)
-    }
-}
-
-impl<'a> Chain<'a> {
-    /// The part of the chain up to a target, if it is in it.
-    fn up_to(mut self, target: &Target) -> Option<Self> {
-        let found = self.links.iter().position(|(controller, _)| {
-            *controller.group == *target.group
-                && *controller.kind == *target.kind
-                && *controller.name == *target.name
-        })?;
-        self.links.truncate(found + 1);
-        Some(self)
-    }
-
-    /// Who says how many pods are wanted: its uid, and how many. It is the lowest that has a say. But a `ReplicaSet` is
-    /// one revision of what owns it, and a `UnitedDeployment` has parts; of other owners nobody knows what their scale
-    /// counts: Prometheus' is shards.
-    fn wants(&self) -> Option<(&'a str, i64)> {
-        let says = |at: usize| self.links.get(at).is_some_and(|(_, workload)| workload.wants.is_some());
-        let lowest = (0..self.links.len()).find(|at| says(*at))?;
-        let is = |at: usize, group: &str, kind: &str| {
-            let (controller, _) = self.links[at];
-            *controller.group == *group && *controller.kind == *kind
-        };
-        let own = if is(lowest, "apps", "ReplicaSet") && says(lowest + 1) { lowest + 1 } else { lowest };
-        let united =
-            (own..self.links.len()).rfind(|at| is(*at, "apps.kruise.io", "UnitedDeployment") && says(*at));
-        let (controller, workload) = self.links[united.unwrap_or(own)];
-        Some((&*controller.uid, workload.wants?))
-    }
-
-    /// Whether a pod is one that the workload no longer wants.
-    fn is_surplus(&self, pod: &str) -> bool {
-        let Some((_, workload)) = self.links.first() else { return false };
-        let (Some(first), Some(wants)) = (workload.first_ordinal, workload.wants) else { return false };
-        let ordinal = pod.rsplit_once('-').and_then(|(_, ordinal)| ordinal.parse::<i64>().ok());
-        ordinal.is_some_and(|ordinal| ordinal >= first + wants)
-    }
-}
-
-/// What a pod is to a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Membership {
-    None,
-    /// It is chosen, but its workload does not want it any more.
-    Unwanted,
-    Member,
-}
-
-/// What a pod is to a budget, judged by itself.
-pub(crate) fn membership(
-    budget: &Budget,
-    name: &str,
-    label: impl Fn(&str) -> Option<String>,
-    controller: Option<&Controller>,
-    owners: &Owners<'_>,
-) -> Result<Membership, Controller> {
-    if let Chosen::Selected(rule) = &budget.pods {
-        let labels: HashMap<&str, Option<String>> =
-            rule.expressions().iter().map(|each| (each.key.as_str(), label(&each.key))).collect();
-        if !rule.matches(|key| labels.get(key).and_then(Option::as_deref)) {
-            return Ok(Membership::None);
-        }
-    }
-    let chain = controller.map(|controller| owners.chain(controller)).transpose().map_err(Clone::clone)?;
-    let chain = match (&budget.pods, chain) {
-        (Chosen::Selected(_), None) => return Ok(Membership::Member),
-        (Chosen::Selected(_), Some(chain)) => chain,
-        (Chosen::Of(_), None) => return Ok(Membership::None),
-        (Chosen::Of(target), Some(chain)) => match chain.up_to(target) {
-            Some(chain) => chain,
-            None => return Ok(Membership::None),
-        },
-    };
-    let unwanted =
-        chain.ending || chain.is_surplus(name) || chain.wants().is_some_and(|(_, wants)| wants == 0);
-    Ok(if unwanted { Membership::Unwanted } else { Membership::Member })
-}
-
-/// A budget's numbers, without reservations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Census {
-    pub(crate) total: i64,
-    /// The pods that are available, and the number of the workload whose they are.
-    pub(crate) available: HashMap<Box<str>, usize>,
-    /// How many pods each workload wants.
-    wants: Vec<i64>,
-}
-
-/// Counts the pods of a budget, or tells which owners must be asked about first.
-pub(crate) fn census(
-    budget: &Budget,
-    namespace: &str,
-    pods: Option<&NamespacePods>,
-    owners: &Owners<'_>,
-) -> Result<Census, Vec<Controller>> {
-    let mut census = Census::default();
-    let mut missing: HashSet<Controller> = HashSet::new();
-    let mut selected: HashMap<*const (Arc<str>, Arc<str>), bool> = HashMap::new();
-    let mut chains: HashMap<*const Controller, Result<Option<Chain<'_>>, &Controller>> = HashMap::new();
-    let mut wanted: HashMap<&str, usize> = HashMap::new();
-    // Those that want themselves, each.
-    census.wants.push(i64::MAX);
-    for (uid, pod) in pods.into_iter().flatten() {
-        if let Chosen::Selected(rule) = &budget.pods {
-            let matches = |labels: &Labels| rule.matches(|key| find(labels, key));
-            if !*selected.entry(pod.labels.as_ptr()).or_insert_with(|| matches(&pod.labels)) {
-                continue;
-            }
-        }
-        let chain = match &pod.controller {
-            None => None,
-            Some(controller) => {
-                let known = chains.entry(Arc::as_ptr(controller)).or_insert_with(|| {
-                    owners.chain(controller).map(|chain| match &budget.pods {
-                        Chosen::Selected(_) => Some(chain),
-                        Chosen::Of(target) => chain.up_to(target),
-                    })
-                });
-                match known {
-                    Ok(chain) => chain.as_ref(),
-                    // A pod that is going tells nothing that the others don't.
-                    Err(_) if pod.is_terminating() => None,
-                    Err(unknown) => {
-                        missing.insert((*unknown).clone());
-                        None
-                    }
-                }
-            }
-        };
-        match (&budget.pods, chain) {
-            (Chosen::Of(_), None) => {}
-            (_, Some(chain)) if chain.ending => {}
-            (_, Some(chain)) => {
-                if let Some((workload, wants)) = chain.wants() {
-                    let number = *wanted.entry(workload).or_insert_with(|| {
-                        census.wants.push(wants);
-                        census.wants.len() - 1
-                    });
-                    if pod.is_available() && wants != 0 && !chain.is_surplus(&pod.name) {
-                        census.available.insert(uid.clone(), number);
-                    }
-                } else {
-                    census.count_itself(uid, pod);
-                }
-            }
-            // An unknown owner of a pod that is going: it counts neither way.
-            (Chosen::Selected(_), None) if pod.controller.is_some() => {}
-            (Chosen::Selected(_), None) => census.count_itself(uid, pod),
-        }
-    }
-    if !missing.is_empty() {
-        return Err(missing.into_iter().collect());
-    }
-    // A target wants its pods also while it has none.
-    if let Chosen::Of(Target { group, kind, name }) = &budget.pods
-        && wanted.is_empty()
-        && let Some(workload) = owners.watched.find(namespace, group, kind, name)
-        && workload.end.is_none()
-    {
-        census.wants.push(workload.wants.unwrap_or_default());
-    }
-    census.total += census.wants[1..].iter().sum::<i64>();
-    Ok(census)
-}
-
-impl Census {
-    /// A pod that nobody but itself wants.
-    fn count_itself(&mut self, uid: &str, pod: &Pod) {
-        self.total += i64::from(pod.state != State::Finished);
-        if pod.is_available() {
-            self.available.insert(uid.into(), 0);
-        }
-    }
-}
-
-fn find<'a>(labels: &'a Labels, key: &str) -> Option<&'a str> {
-    labels.iter().find(|(each, _)| &**each == key).map(|(_, value)| &**value)
-}
 
 /// The numbers that a status shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -479,239 +253,8 @@ pub(crate) fn has_seen_enough(status: &Status, revision: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budgets::pods::Pods;
-    use crate::budgets::workloads::Scale;
-    use crate::feed::Fed;
-    use palisade_engine::Object;
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    /// A namespace of workloads and pods.
-    #[derive(Default)]
-    struct Shop {
-        workloads: Workloads,
-        pods: Pods,
-        gone: HashMap<Box<str>, Option<Workload>>,
-        number: u64,
-    }
-
-    fn owner(kind: &str, name: &str) -> Value {
-        let (kind, group) = kind.split_once('.').unwrap_or((kind, "apps"));
-        json!([{"apiVersion": format!("{group}/v1"), "kind": kind, "name": name, "uid": name, "controller": true}])
-    }
-
-    impl Shop {
-        /// A workload: `kind`, name, how many it wants, and the `kind` and name of its owner.
-        fn workload(mut self, kind: &str, name: &str, wants: i64, above: Option<(&str, &str)>) -> Self {
-            self = self.workload_with(kind, name, &json!({"replicas": wants}), above, &json!({}));
-            self
-        }
-
-        fn workload_with(
-            mut self,
-            kind: &str,
-            name: &str,
-            spec: &Value,
-            above: Option<(&str, &str)>,
-            metadata: &Value,
-        ) -> Self {
-            let (kind, group) = kind.split_once('.').unwrap_or((kind, "apps"));
-            let mut object = json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "1"},
-                "spec": spec, "status": {"replicas": 1}});
-            if let Some((kind, name)) = above {
-                object["metadata"]["ownerReferences"] = owner(kind, name);
-            }
-            for (key, value) in metadata.as_object().unwrap() {
-                object["metadata"][key] = value.clone();
-            }
-            let text = object.to_string();
-            let object = Object::parse(text.as_bytes()).unwrap();
-            let scale = Scale::known(group, kind).unwrap_or(Scale(None));
-            self.workloads.take(
-                &Fed::Applied(&object),
-                &(group.into(), kind.into()),
-                &scale,
-                &mut HashSet::new(),
-            );
-            self
-        }
-
-        /// So many pods of a workload, available or not.
-        fn pods(mut self, count: usize, available: bool, of: Option<(&str, &str)>) -> Self {
-            for _ in 0..count {
-                self.number += 1;
-                let name = format!("{}-{}", of.map_or("pod", |(_, name)| name), self.number - 1);
-                self = self.pod(&name, available, of, &json!({}));
-            }
-            self
-        }
-
-        fn pod(mut self, name: &str, available: bool, of: Option<(&str, &str)>, metadata: &Value) -> Self {
-            let ready = if available { "True" } else { "False" };
-            let mut object = json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "9",
-                    "labels": {"app": "web"}},
-                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
-            if let Some((kind, name)) = of {
-                object["metadata"]["ownerReferences"] = owner(kind, name);
-            }
-            for (key, value) in metadata.as_object().unwrap() {
-                object["metadata"][key] = value.clone();
-            }
-            let text = object.to_string();
-            self.pods.take(&Fed::Applied(&Object::parse(text.as_bytes()).unwrap()), &mut HashSet::new());
-            self
-        }
-
-        fn gone(mut self, uid: &str) -> Self {
-            self.gone.insert(uid.into(), None);
-            self
-        }
-
-        /// Total, available and desired.
-        fn count(&self, spec: &Value) -> (i64, i64, i64) {
-            let budget = Budget::read(spec).unwrap();
-            let owners = Owners { watched: &self.workloads, asked: &self.gone };
-            let census = census(&budget, "shop", self.pods.of_namespace("shop"), &owners).unwrap();
-            let Numbers { available, desired, total, .. } = Numbers::of(&budget, &census, &Status::default());
-            (total, available, desired)
-        }
-    }
-
-    fn all() -> Value {
-        json!({"selector": {"app": "web"}, "maxUnavailable": 1})
-    }
-
-    fn of(api: &str, kind: &str, name: &str) -> Value {
-        json!({"targetRef": {"apiVersion": api, "kind": kind, "name": name}, "maxUnavailable": 1})
-    }
-
-    #[test]
-    fn a_deployment_in_the_middle_of_a_roll_counts_once() {
-        let shop = Shop::default()
-            .workload("Deployment", "web", 10, None)
-            .workload("ReplicaSet", "web-1", 8, Some(("Deployment", "web")))
-            .workload("ReplicaSet", "web-2", 5, Some(("Deployment", "web")))
-            .pods(8, true, Some(("ReplicaSet", "web-1")))
-            .pods(5, false, Some(("ReplicaSet", "web-2")));
-        assert_eq!(shop.count(&all()), (10, 8, 9));
-        assert_eq!(shop.count(&of("apps", "Deployment", "web")), (10, 8, 9));
-        assert_eq!(
-            shop.count(&of("apps/v1", "ReplicaSet", "web-1")),
-            (8, 8, 7),
-            "a target stands for itself"
-        );
-        assert_eq!(shop.count(&of("apps/v1", "Deployment", "other")), (0, 0, 0));
-        assert_eq!(
-            shop.count(&of("apps.kruise.io", "Deployment", "web")),
-            (0, 0, 0),
-            "another group is another kind"
-        );
-    }
-
-    #[test]
-    fn several_workloads_add_up_and_pods_without_one_count_themselves() {
-        let shop = Shop::default()
-            .workload("StatefulSet", "db", 3, None)
-            .workload("CloneSet.apps.kruise.io", "clones", 4, None)
-            .pods(3, true, Some(("StatefulSet", "db")))
-            .pods(4, true, Some(("CloneSet.apps.kruise.io", "clones")))
-            .pods(2, true, None)
-            .pod("down", false, None, &json!({}))
-            .pod("going", true, None, &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
-        assert_eq!(shop.count(&all()), (3 + 4 + 4, 3 + 4 + 2, 10));
-    }
-
-    #[test]
-    fn the_highest_that_says_how_many_it_wants_decides() {
-        let united = ("UnitedDeployment.apps.kruise.io", "ud");
-        let shop = Shop::default()
-            .workload("UnitedDeployment.apps.kruise.io", "ud", 10, None)
-            .workload("StatefulSet", "ud-a", 4, Some(united))
-            .workload("StatefulSet", "ud-b", 4, Some(united))
-            .pods(4, true, Some(("StatefulSet", "ud-a")));
-        assert_eq!(shop.count(&of("apps.kruise.io/v1alpha1", "UnitedDeployment", "ud")), (10, 4, 9));
-        assert_eq!(shop.count(&all()), (10, 4, 9));
-        let operator = ("Kafka.example.com", "k");
-        let shop = Shop::default()
-            .workload("Kafka.example.com", "k", 99, None)
-            .workload("StatefulSet", "brokers", 3, Some(operator))
-            .pods(3, true, Some(("StatefulSet", "brokers")));
-        assert_eq!(shop.count(&of("example.com/v1", "Kafka", "k")), (3, 3, 2), "its own kind has no scale");
-    }
-
-    #[test]
-    fn a_target_without_pods_wants_them_all_the_same() {
-        let shop = Shop::default().workload("Deployment", "web", 10, None);
-        assert_eq!(shop.count(&of("apps", "Deployment", "web")), (10, 0, 9));
-    }
-
-    #[rstest]
-    #[case::deployment_gone("web", json!({}), true)]
-    #[case::deleted_in_the_foreground("", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}), true)]
-    #[case::orphaning("", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["orphan"]}), false)]
-    fn a_workload_that_goes_takes_its_pods(#[case] gone: &str, #[case] metadata: Value, #[case] free: bool) {
-        let mut shop = Shop::default();
-        if gone.is_empty() {
-            shop = shop.workload_with("Deployment", "web", &json!({"replicas": 3}), None, &metadata);
-        }
-        let shop = shop
-            .workload("ReplicaSet", "web-1", 3, Some(("Deployment", "web")))
-            .pods(3, true, Some(("ReplicaSet", "web-1")))
-            .gone("web");
-        assert_eq!(shop.count(&all()), if free { (0, 0, 0) } else { (3, 3, 2) });
-    }
-
-    #[test]
-    fn what_a_workload_no_longer_wants_is_not_counted_on() {
-        let of_db = Some(("StatefulSet", "db"));
-        let shop = Shop::default()
-            .workload("StatefulSet", "db", 2, None)
-            .pod("db-0", false, of_db, &json!({}))
-            .pod("db-1", true, of_db, &json!({}))
-            .pod("db-2", true, of_db, &json!({}));
-        assert_eq!(shop.count(&all()), (2, 1, 1));
-        let budget = Budget::read(&all()).unwrap();
-        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-        let db = Controller {
-            uid: "db".into(),
-            group: "apps".into(),
-            kind: "StatefulSet".into(),
-            name: "db".into(),
-        };
-        let is =
-            |name: &str| membership(&budget, name, |_| Some("web".to_owned()), Some(&db), &owners).unwrap();
-        assert_eq!(
-            (is("db-1"), is("db-2"), is("db-10")),
-            (Membership::Member, Membership::Unwanted, Membership::Unwanted)
-        );
-        let none =
-            Shop::default().workload("Deployment", "web", 0, None).pods(3, true, Some(("Deployment", "web")));
-        assert_eq!(none.count(&all()), (0, 0, 0));
-    }
-
-    #[test]
-    fn an_owner_that_nobody_knows_is_asked_for_but_not_for_a_pod_that_goes() {
-        let budget = Budget::read(&all()).unwrap();
-        let count = |shop: &Shop| {
-            let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-            census(&budget, "shop", shop.pods.of_namespace("shop"), &owners)
-        };
-        let shop = Shop::default().pods(2, true, Some(("ReplicaSet", "web-1")));
-        assert_eq!(count(&shop).unwrap_err().iter().map(|owner| &*owner.name).collect::<Vec<_>>(), ["web-1"]);
-        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-        // In whatever order they come.
-        for number in 0..8 {
-            let name = format!("going-{number}");
-            let shop = Shop::default().pod(&name, true, Some(("ReplicaSet", "web-1")), &going).pods(
-                1,
-                true,
-                Some(("ReplicaSet", "web-1")),
-            );
-            assert!(count(&shop).is_err(), "{name}");
-        }
-        let shop = Shop::default().pod("x", true, Some(("ReplicaSet", "web-1")), &going);
-        assert_eq!(count(&shop).map(|census| (census.total, census.available.len())), Ok((0, 0)));
-    }
+    use crate::budgets::shop::Shop;
+    use serde_json::json;
 
     fn loser(uid: &str, goes: bool) -> Loser {
         Loser { uid: uid.into(), revision: "9".into(), goes }
@@ -726,8 +269,7 @@ mod tests {
         let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 2})).unwrap();
         let shop =
             Shop::default().workload("Deployment", "web", 4, None).pods(4, true, Some(("Deployment", "web")));
-        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let census = shop.census(&budget);
         let mut status = Status::default();
         let losers: Vec<Loser> = ["web-0", "web-0", "web-1", "web-2"].map(|uid| loser(uid, true)).into();
         let (admitted, numbers, changed) = admit(&budget, &census, &mut status, &losers, second(100));
@@ -750,8 +292,7 @@ mod tests {
         let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 2})).unwrap();
         let shop =
             Shop::default().workload("Deployment", "web", 4, None).pods(4, true, Some(("Deployment", "web")));
-        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let census = shop.census(&budget);
         let ask = |status: &mut Status, uid: &str, at| {
             admit(&budget, &census, status, &[loser(uid, true)], second(at)).0 == [Admitted::Yes]
         };
@@ -776,50 +317,13 @@ mod tests {
             .pods(1, true, Some(("Deployment", "b")))
             .pods(2, false, Some(("Deployment", "b")));
         let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 1})).unwrap();
-        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-        let census = census(&budget, "shop", shop.pods.of_namespace("shop"), &owners).unwrap();
+        let census = shop.census(&budget);
         let mut status = Status::default();
         let losers: Vec<Loser> = ["b-5", "a-0", "a-1", "a-2"].map(|uid| loser(uid, true)).into();
         let (admitted, numbers, _) = admit(&budget, &census, &mut status, &losers, second(0));
         let refused: Vec<bool> = admitted.iter().map(|admitted| *admitted != Admitted::Yes).collect();
         assert_eq!(refused, [true, false, false, true], "a scale-down goes on, and no further");
         assert_eq!((numbers.allowed, numbers.available, numbers.desired, numbers.total), (0, 4, 5, 6));
-    }
-
-    #[test]
-    fn a_scale_that_counts_something_else_is_not_taken_for_pods() {
-        let prometheus = ("Prometheus.example.com", "p");
-        let mut shop = Shop::default().workload("StatefulSet", "p-0", 4, Some(prometheus)).pods(
-            4,
-            true,
-            Some(("StatefulSet", "p-0")),
-        );
-        let text = json!({"metadata": {"name": "p", "namespace": "shop", "uid": "p", "resourceVersion": "1"}, "spec": {"shards": 1}}).to_string();
-        let object = Object::parse(text.as_bytes()).unwrap();
-        let kind = ("example.com".into(), "Prometheus".into());
-        shop.workloads.take(&Fed::Applied(&object), &kind, &Scale::at(".spec.shards"), &mut HashSet::new());
-        assert_eq!(shop.count(&all()), (4, 4, 3));
-        assert_eq!(shop.count(&of("example.com/v1", "Prometheus", "p")), (4, 4, 3));
-    }
-
-    #[test]
-    fn an_owner_by_another_name_is_none() {
-        let shop = Shop::default().workload("ReplicaSet", "web-1", 3, None);
-        let owners = Owners { watched: &shop.workloads, asked: &shop.gone };
-        let budget = Budget::read(&all()).unwrap();
-        let is = |kind: &str, name: &str| {
-            let forged = Controller {
-                uid: "web-1".into(),
-                group: "apps".into(),
-                kind: kind.into(),
-                name: name.into(),
-            };
-            membership(&budget, "x", |_| Some("web".to_owned()), Some(&forged), &owners).unwrap()
-        };
-        assert_eq!(
-            (is("ReplicaSet", "web-1"), is("ReplicaSet", "web-2"), is("Deployment", "web-1")),
-            (Membership::Member, Membership::Unwanted, Membership::Unwanted)
-        );
     }
 
     #[test]

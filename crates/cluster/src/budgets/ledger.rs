@@ -24,10 +24,8 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::budgets::account::{
-    Admitted, Census, Life, Loser, Membership, Numbers, Seen, admit, census, has_seen_enough, membership,
-    release, sweep,
-};
+use crate::budgets::account::{Admitted, Life, Loser, Numbers, Seen, admit, has_seen_enough, release, sweep};
+use crate::budgets::census::{Census, Membership, census, membership};
 use crate::budgets::owners::Lookup;
 use crate::budgets::{Controller, Index, Key, Known, budget_resource, lock};
 use crate::discovery::Discovery;
@@ -68,7 +66,6 @@ struct Request {
 /// How a budget stands, and what its status should say about it.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    pub numbers: Numbers,
     /// With what has been seen taken out.
     pub status: Status,
     /// Whether there is a workload by the name that it is for; `None` if it selects pods.
@@ -171,10 +168,9 @@ impl Ledger {
         pod: &Metadata<'_>,
         controller: Option<&Controller>,
     ) -> Answer<Membership> {
-        let label = |key: &str| pod.labels.get(key).map(str::to_owned);
         self.lookup
             .with_owners(&known.key.namespace, |owners| {
-                membership(budget, &pod.name, label, controller, owners).map_err(|missing| vec![missing])
+                membership(budget, pod, controller, owners).map_err(|missing| vec![missing])
             })
             .await
     }
@@ -278,9 +274,7 @@ impl Ledger {
             };
             sweep(&mut status, seen, lives_on, Timestamp::now());
         }
-        let numbers = Numbers::of(budget, &census, &status);
-        let mut shown = status;
-        numbers.show(&mut shown, known.generation);
+        Numbers::of(budget, &census, &status).show(&mut status, known.generation);
         let target_found = match &budget.pods {
             Chosen::Selected(_) => None,
             Chosen::Of(target) => {
@@ -290,7 +284,7 @@ impl Ledger {
                 Some(census.total > 0 || find().is_some())
             }
         };
-        Ok(Observed { numbers, status: shown, target_found })
+        Ok(Observed { status, target_found })
     }
 
     /// How a pod is whose reservation nothing seems to come of; `None` if it is going, gone, or nobody can tell.

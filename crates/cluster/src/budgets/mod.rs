@@ -10,11 +10,14 @@
 //! Pods and workloads are watched only while there is a budget.
 
 mod account;
+mod census;
 mod ledger;
 #[cfg(test)]
 mod model;
 mod owners;
 mod pods;
+#[cfg(test)]
+mod shop;
 mod watches;
 mod workloads;
 

@@ -12,7 +12,8 @@ use palisade_engine::Object;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::account::{Admitted, Life, Loser, Numbers, Owners, Seen, admit, census, has_seen_enough, sweep};
+use super::account::{Admitted, Life, Loser, Numbers, Seen, admit, has_seen_enough, sweep};
+use super::census::{Census, Owners, census};
 use super::pods::Pods;
 use super::workloads::{Scale, Workloads};
 use crate::feed::Fed;
@@ -163,7 +164,7 @@ impl Cluster {
         self.copies[replica] = self.stored.clone();
     }
 
-    fn numbers(&self, replica: usize, status: &Status) -> (Numbers, super::account::Census) {
+    fn numbers(&self, replica: usize, status: &Status) -> (Numbers, Census) {
         let owners = Owners { watched: &self.workloads, asked: &std::collections::HashMap::new() };
         let census =
             census(&self.budget, "shop", self.seen[replica].1.of_namespace("shop"), &owners).unwrap();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::budgets::account::Owners;
+use crate::budgets::census::Owners;
 use crate::budgets::workloads::{Scale, Workload};
 use crate::budgets::{Controller, Index, lock};
 use crate::discovery::{Discovery, Served, discover};

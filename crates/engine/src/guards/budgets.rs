@@ -19,13 +19,7 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         Ok(Some(loss)) => loss,
         Ok(None) => return,
         Err(unknown) => {
-            let reason = Reason::Unreadable(unknown);
-            found.findings.push(Finding {
-                guard: Guard::Budgets,
-                code: Code::Unavailable,
-                reason,
-                lift: None,
-            });
+            found.findings.push(Finding::unreadable(Guard::Budgets, unknown));
             return;
         }
     };

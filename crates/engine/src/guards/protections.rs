@@ -19,23 +19,12 @@ pub(super) async fn ask(subject: &Subject<'_>, user: &User<'_>, world: &impl Wor
             format!("what ResourceDeletionProtection {} protects", unreadable.name),
             &unreadable.why,
         );
-        found.findings.push(Finding {
-            guard: Guard::Protections,
-            code: Code::Unavailable,
-            reason: Reason::Unreadable(unknown),
-            lift: None,
-        });
+        found.findings.push(Finding::unreadable(Guard::Protections, unknown));
     }
     let selecting = match selecting(subject, protections, world).await {
         Ok(selecting) => selecting,
         Err(unknown) => {
-            let reason = Reason::Unreadable(unknown);
-            found.findings.push(Finding {
-                guard: Guard::Protections,
-                code: Code::Unavailable,
-                reason,
-                lift: None,
-            });
+            found.findings.push(Finding::unreadable(Guard::Protections, unknown));
             return;
         }
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use palisade_testkit::wait_until;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Said, allowed, alone, denied, lifting, shared};
+use crate::cluster::{Cluster, EVENTUALLY, Said, allowed, alone, denied, lifting, shared};
 
 /// Longer than a reservation is held in vain.
 const EXPIRED: Duration = Duration::from_secs(32);
@@ -64,7 +64,7 @@ async fn numbers(cluster: &Cluster, ns: &str, name: &str, expected: (i64, i64, i
     let expected = format!("{allowed} {available} {desired} {total}");
     let words = ["get", "pub", name, "-n", ns, "-o", &format!("jsonpath={fields}")].map(str::to_owned);
     let mut last = String::new();
-    let reached = wait_until(Duration::from_secs(10), || async {
+    let reached = wait_until(EVENTUALLY, || async {
         cluster.kubectl_with(words.iter().map(String::as_str), "").await.out == expected
     });
     if !reached.await {

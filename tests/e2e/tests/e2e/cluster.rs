@@ -16,6 +16,9 @@ use tokio::sync::{OnceCell, RwLock};
 /// How long something that takes effect by itself may take.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
+/// For what comes by itself, however busy the machine is.
+pub(crate) const EVENTUALLY: Duration = Duration::from_secs(30);
+
 pub(crate) struct Cluster {
     pub(crate) plane: ControlPlane,
     pub(crate) palisade: Palisade,
@@ -127,7 +130,7 @@ impl Cluster {
     /// Repeats a command until it works.
     pub(crate) async fn eventually(&self, words: &str) -> String {
         let mut last = None;
-        let worked = wait_until(SOON, || async { self.kubectl(words).await.ok }).await;
+        let worked = wait_until(EVENTUALLY, || async { self.kubectl(words).await.ok }).await;
         if worked {
             last = Some(self.kubectl(words).await);
         }
@@ -137,7 +140,7 @@ impl Cluster {
     /// Repeats a command until what it prints is as expected.
     pub(crate) async fn eventually_prints(&self, words: &str, expected: impl Fn(&str) -> bool) {
         let mut last = String::new();
-        let deadline = std::time::Instant::now() + SOON;
+        let deadline = std::time::Instant::now() + EVENTUALLY;
         while std::time::Instant::now() < deadline {
             last = self.kubectl(words).await.out;
             if expected(&last) {
