@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use palisade_cluster::{Live, LiveWorld};
-use palisade_engine::{Settings, Verdict, World, decide};
+use palisade_engine::{Expects, Settings, Verdict, World, decide};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
@@ -63,29 +63,21 @@ impl<W: Worlds> Door<W> {
     }
 }
 
-/// `POST /admit`, `/admit/protections`, `/admit/owners` and `/admit/budgets`, without a socket.
-///
-/// An object that carries a label and is also selected by a protection is asked about by two webhooks, so the
-/// verdict counts only on the second path. The third is for owners of something protected, which is worth a search;
-/// the fourth for pods where there are budgets, also if this replica does not know of one yet.
+/// `POST /admit`, without a socket, and with words after it that say what our webhook asks for: see [`Asked`].
 pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
     Router::new()
         .route("/admit", post(admit::<W>))
-        .route("/admit/protections", post(admit::<W>))
-        .route("/admit/owners", post(admit::<W>))
-        .route("/admit/budgets", post(admit::<W>))
+        .route("/admit/{*words}", post(admit::<W>))
         .with_state(door)
 }
 
 async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let asked = match parts.uri.path() {
-        "/admit/protections" => Asked::Counted,
-        "/admit/owners" => Asked::AsOwner,
-        "/admit/budgets" => Asked::OfBudgets,
-        _ => Asked::Plainly,
+    let answered = match Asked::read(parts.uri.path()) {
+        Some(asked) => door.admit(&parts.headers, parts.uri.query(), body, asked).await,
+        None => return not_found(),
     };
-    match door.admit(&parts.headers, parts.uri.query(), body, asked).await {
+    match answered {
         Ok(answer) => json(answer),
         Err(rejection) => {
             door.metrics.rejected(rejection.why);
@@ -97,13 +89,39 @@ async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Bod
     }
 }
 
-/// Which of our webhooks asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Plainly,
-    Counted,
-    AsOwner,
-    OfBudgets,
+fn not_found() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}
+
+/// Which of our webhooks asks: `/admit/budgets/flow`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// The verdict counts for protections: an object that carries a label and is also selected by a protection is
+    /// asked about by two webhooks.
+    counted: bool,
+    /// It owns something protected, which is worth a search.
+    as_owner: bool,
+    /// There are budgets or flow controls for the pod, also if this replica does not know of one yet.
+    expects: Expects,
+}
+
+impl Asked {
+    fn read(path: &str) -> Option<Self> {
+        let mut asked = Self::default();
+        for word in path.strip_prefix("/admit")?.split('/').skip(1) {
+            let said = match word {
+                "protections" => &mut asked.counted,
+                "owners" => &mut asked.as_owner,
+                "budgets" => &mut asked.expects.budgets,
+                "flow" => &mut asked.expects.flow,
+                _ => return None,
+            };
+            *said = true;
+        }
+        Some(asked)
+    }
 }
 
 /// A request that is answered with an HTTP error: to the API server, a failed call.
@@ -141,8 +159,8 @@ impl<W: Worlds> Door<W> {
         let started = Instant::now();
         let read = match wire::read(body) {
             Ok(mut read) => {
-                read.review.is_owner = asked == Asked::AsOwner;
-                read.review.expects_budgets = asked == Asked::OfBudgets;
+                read.review.is_owner = asked.as_owner;
+                read.review.expects = asked.expects;
                 read
             }
             Err(BadReview::Undecidable { uid, why }) => {
@@ -163,7 +181,7 @@ impl<W: Worlds> Door<W> {
             return Ok(wire::refuse(&read.uid, Refused::TooLate, why));
         };
         self.metrics.decided(&verdict, started.elapsed());
-        if asked == Asked::Counted && !read.review.dry_run {
+        if asked.counted && !read.review.dry_run {
             self.metrics.matched(&verdict);
             (self.record)(&verdict);
         }

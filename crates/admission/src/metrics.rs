@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use palisade_api::protection::Action;
-use palisade_cluster::budgets::Entry;
+use palisade_api::action::Action;
+use palisade_cluster::Entry;
 use palisade_engine::{Code, Guard, Verdict};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -28,6 +28,8 @@ pub struct Metrics {
     pub leader: Gauge,
     pub indexed_pods: Gauge,
     pub pod_watch_silence: Gauge,
+    pub flow_controls_tripped: Gauge,
+    pub flow_trips: Counter,
     pub generated_budget_writes: Counter,
     pub registration_writes: Counter,
     pub certificate_expiry: Gauge,
@@ -127,6 +129,8 @@ impl Default for Metrics {
             leader: Gauge::default(),
             indexed_pods: Gauge::default(),
             pod_watch_silence: Gauge::default(),
+            flow_controls_tripped: Gauge::default(),
+            flow_trips: Counter::default(),
             generated_budget_writes: Counter::default(),
             registration_writes: Counter::default(),
             certificate_expiry: Gauge::default(),
@@ -153,6 +157,8 @@ impl Metrics {
             leader,
             indexed_pods,
             pod_watch_silence,
+            flow_controls_tripped,
+            flow_trips,
             generated_budget_writes,
             registration_writes,
             certificate_expiry,
@@ -180,17 +186,17 @@ impl Metrics {
         );
         registry.register(
             "reservations",
-            "Pods asked of budgets, by outcome: reserved, refused; a pod of several budgets counts for each",
+            "Pods charged to budgets and flow controls, by outcome: reserved, refused; a pod of several counts for each",
             reservations.clone(),
         );
         registry.register(
             "ledger_writes",
-            "Times that the status of a budget was written",
+            "Times that the status of a budget or a flow control was written for pods",
             ledger_writes.clone(),
         );
         registry.register(
             "ledger_conflicts",
-            "Times that another replica wrote the status of a budget first",
+            "Times that another replica wrote such a status first",
             ledger_conflicts.clone(),
         );
         registry.register("connections", "Open connections of API servers", connections.clone());
@@ -204,6 +210,16 @@ impl Metrics {
             "pod_watch_silence_seconds",
             "How long the watch of pods has said nothing; above 20 it is dead",
             pod_watch_silence.clone(),
+        );
+        registry.register(
+            "flow_controls_tripped",
+            "Flow controls whose limit is reached, as the replica sees them that runs the controllers",
+            flow_controls_tripped.clone(),
+        );
+        registry.register(
+            "flow_trips",
+            "Times that the limit of a flow control was reached",
+            flow_trips.clone(),
         );
         registry.register(
             "generated_budget_writes",

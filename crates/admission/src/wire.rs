@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use palisade_api::{budget, protection};
+use palisade_api::{action as policy, budget, flow};
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
-    Action, Guard, Kind, Object, Part, Propagation, Review, Subject, User, Verdict, prose,
+    Action, Expects, Guard, Kind, Object, Part, Propagation, Reason, Review, Subject, User, Verdict, prose,
 };
 use serde::{Deserialize, Serialize};
 
@@ -191,9 +191,9 @@ impl<'a> Request<'a> {
                     (Some(_), _, _) => return Err(undecidable("an UPDATE without object and oldObject")),
                 }
             }
-            ("CREATE" | "UPDATE", "") if self.resource == budget::PLURAL && self.group == budget::GROUP => {
+            ("CREATE" | "UPDATE", "") if is_policy(&self.group, &self.resource) => {
                 let object = Object::parse(self.object.unwrap_or(b"{}"))
-                    .map_err(|error| undecidable(&format!("a budget that could not be read: {error}")))?;
+                    .map_err(|error| undecidable(&format!("a policy that could not be read: {error}")))?;
                 let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
                 let is_new = self.operation == "CREATE";
                 Action::Declare { subject: Subject { kind, object }, is_new }
@@ -208,11 +208,16 @@ impl<'a> Request<'a> {
                 user: self.user,
                 propagation: self.propagation,
                 is_owner: false,
-                expects_budgets: false,
+                expects: Expects::default(),
                 dry_run,
             },
         })
     }
+}
+
+/// Whether it is one of our kinds that the schema alone does not check, or that should hold when it is created.
+fn is_policy(group: &str, resource: &str) -> bool {
+    matches!((group, resource), (budget::GROUP, budget::PLURAL) | (flow::GROUP, flow::PLURAL))
 }
 
 /// What `DeleteOptions` say about dependents.
@@ -308,8 +313,11 @@ struct Status {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Details {
     causes: Vec<Cause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -333,22 +341,7 @@ pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
         Some(about) => verdict.warnings.iter().map(|warning| prose::warning(about, warning)).collect(),
         None => Vec::new(),
     };
-    let mut audit_annotations = BTreeMap::new();
-    for (key, action) in [
-        ("denied-by-protection", protection::Action::Deny),
-        ("warned-by-protection", protection::Action::Warn),
-        ("audited-by-protection", protection::Action::Audit),
-    ] {
-        let names: Vec<&str> = verdict
-            .matched
-            .iter()
-            .filter(|matched| matched.action == action)
-            .map(|matched| matched.protection.as_str())
-            .collect();
-        if !names.is_empty() {
-            audit_annotations.insert(key, names.join(","));
-        }
-    }
+    let mut audit_annotations = audit_annotations(verdict);
     let status = verdict.code().zip(prose::refusal(verdict)).map(|(code, message)| {
         let mut guards: Vec<&str> = verdict.findings.iter().map(|finding| finding.guard.name()).collect();
         guards.dedup();
@@ -362,10 +355,37 @@ pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
             code: code.status(),
             reason: code.reason(),
             message,
-            details: Some(Details { causes: causes.collect() }),
+            details: Some(Details { causes: causes.collect(), retry_after_seconds: verdict.retry_after }),
         }
     });
     encode(Response { uid, allowed: status.is_none(), status, warnings, audit_annotations })
+}
+
+/// Which policies were against it, by what they did about it.
+fn audit_annotations(verdict: &Verdict) -> BTreeMap<&'static str, String> {
+    let protections = verdict.matched.iter().map(|matched| (matched.action, matched.protection.as_str()));
+    let protections: Vec<(policy::Action, &str)> = protections.collect();
+    let denied = verdict.findings.iter().filter_map(|finding| match &finding.reason {
+        Reason::Throttled(throttled) => Some(throttled),
+        _ => None,
+    });
+    let flows: Vec<(policy::Action, &str)> = denied
+        .chain(&verdict.passed)
+        .map(|throttled| (throttled.action, throttled.control.as_str()))
+        .collect();
+    let keyed = [
+        ("denied-by-protection", policy::Action::Deny, &protections),
+        ("warned-by-protection", policy::Action::Warn, &protections),
+        ("audited-by-protection", policy::Action::Audit, &protections),
+        ("denied-by-flow-control", policy::Action::Deny, &flows),
+        ("warned-by-flow-control", policy::Action::Warn, &flows),
+        ("audited-by-flow-control", policy::Action::Audit, &flows),
+    ];
+    let named = keyed.into_iter().map(|(key, action, all)| {
+        let names = all.iter().filter(|(taken, _)| *taken == action).map(|(_, name)| *name);
+        (key, names.collect::<Vec<_>>().join(","))
+    });
+    named.filter(|(_, names)| !names.is_empty()).collect()
 }
 
 /// The answer to a review that was not decided.
@@ -383,7 +403,7 @@ pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
 fn cause(guard: Guard) -> &'static str {
     match guard {
         Guard::Budgets => "DisruptionBudget",
-        Guard::Labels | Guard::Protections | Guard::Cascade => guard.name(),
+        Guard::Labels | Guard::Protections | Guard::Cascade | Guard::Flow => guard.name(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 /// Which guards are switched on. All are, unless told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are switches")]
 pub struct FeatureGates {
     /// Protection labels and `ResourceDeletionProtection`.
     pub resources_deletion_protection: bool,
@@ -12,11 +13,18 @@ pub struct FeatureGates {
     pub cascade_protection: bool,
     /// `PodUnavailableBudget`.
     pub pod_unavailable_budget: bool,
+    /// `PodDeletionFlowControl`.
+    pub pod_deletion_flow_control: bool,
 }
 
 impl Default for FeatureGates {
     fn default() -> Self {
-        Self { resources_deletion_protection: true, cascade_protection: true, pod_unavailable_budget: true }
+        Self {
+            resources_deletion_protection: true,
+            cascade_protection: true,
+            pod_unavailable_budget: true,
+            pod_deletion_flow_control: true,
+        }
     }
 }
 
@@ -32,10 +40,12 @@ enum Gate {
     ResourcesDeletionProtection,
     CascadeProtection,
     PodUnavailableBudget,
+    PodDeletionFlowControl,
 }
 
 const KNOWN: &[(&str, Gate)] = &[
     ("CascadeProtection", Gate::CascadeProtection),
+    ("PodDeletionFlowControl", Gate::PodDeletionFlowControl),
     ("PodUnavailableBudget", Gate::PodUnavailableBudget),
     ("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection),
 ];
@@ -49,6 +59,7 @@ impl FeatureGates {
                 Gate::ResourcesDeletionProtection => gates.resources_deletion_protection = choice.on,
                 Gate::CascadeProtection => gates.cascade_protection = choice.on,
                 Gate::PodUnavailableBudget => gates.pod_unavailable_budget = choice.on,
+                Gate::PodDeletionFlowControl => gates.pod_deletion_flow_control = choice.on,
             }
         }
         gates
@@ -133,7 +144,7 @@ mod tests {
             error,
             "there is no feature gate \"Resources\"; the known gates are: \
              CascadeProtection=true|false (default true), \
-             PodUnavailableBudget=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
+             PodDeletionFlowControl=true|false (default true), PodUnavailableBudget=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
         );
     }
 

@@ -14,7 +14,7 @@ pub struct LabelSelector {
     pub match_expressions: Vec<LabelExpression>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct LabelExpression {
     pub key: String,
     pub operator: Operator,
@@ -31,7 +31,7 @@ pub enum Operator {
 }
 
 /// A label selector.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelRule(Vec<LabelExpression>);
 
 impl LabelRule {

@@ -17,5 +17,8 @@ pub const SUSPENDED: &str = "palisade.dev/suspended";
 /// being created.
 pub const EXPECTED_BUDGETS: &str = "expected-budgets.palisade.dev/";
 
+/// The same for flow controls, by their names.
+pub const EXPECTED_FLOW_CONTROLS: &str = "expected-flow-controls.palisade.dev/";
+
 /// Set on everything that Palisade writes.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", PALISADE);

@@ -13,7 +13,7 @@ use palisade_engine::Object;
 use palisade_engine::json::{Cursor, Malformed};
 use tokio::time::{sleep, timeout};
 
-use crate::live::{NoAnswer, WHOLE, get, page_uri};
+use crate::live::{METADATA, METADATA_LIST, NoAnswer, WHOLE, get, page_uri};
 
 /// How long one watch lasts.
 pub(crate) const WATCH: Duration = Duration::from_secs(15);
@@ -125,7 +125,7 @@ pub async fn feed(client: &Client, path: &str, query: &[(&str, &str)], mut take:
             }
         };
         loop {
-            match watch(client, path, query, &mut revision, &mut take).await {
+            match watch(client, path, query, WHOLE, &mut revision, &mut take).await {
                 Ok(()) => {}
                 Err(Broken::Expired | Broken::NotServed) => break,
                 Err(broken) => {
@@ -134,6 +134,20 @@ pub async fn feed(client: &Client, path: &str, query: &[(&str, &str)], mut take:
                 }
             }
         }
+    }
+}
+
+/// Watches the metadata of a resource without listing it, until that fails.
+pub(crate) async fn watch_from_now(
+    client: &Client,
+    path: &str,
+    mut take: impl FnMut(Fed<'_>) + Send,
+) -> Result<(), Broken> {
+    let request = get(&format!("{path}?limit=1"), METADATA_LIST)?;
+    let asked = timeout(PAGE_PATIENCE, client.request_text(request)).await.map_err(|_| Broken::Silent)?;
+    let (mut revision, _) = take_page(asked.map_err(NoAnswer::from)?.as_bytes(), &mut |_| {})?;
+    loop {
+        watch(client, path, &[], METADATA, &mut revision, &mut take).await?;
     }
 }
 
@@ -211,11 +225,13 @@ async fn watch(
     client: &Client,
     path: &str,
     query: &[(&str, &str)],
+    accept: &str,
     revision: &mut String,
     take: &mut impl FnMut(Fed<'_>),
 ) -> Result<(), Broken> {
     let uri = watch_uri(path, query, revision);
-    let asked = timeout(GRACE, client.request_stream(get(&uri, WHOLE)?)).await.map_err(|_| Broken::Silent)?;
+    let asked =
+        timeout(GRACE, client.request_stream(get(&uri, accept)?)).await.map_err(|_| Broken::Silent)?;
     let mut lines = BufReader::new(Box::pin(asked.map_err(NoAnswer::from)?));
     let mut line = Vec::new();
     loop {

@@ -5,17 +5,30 @@
 
 mod ancestors;
 pub mod budgets;
+mod commit;
 mod discovery;
 mod feed;
+pub mod flow;
+mod ledger;
 mod lineage;
 mod live;
+mod objects;
 mod pod_namespaces;
 mod policies;
 mod search;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use ancestors::{Ancestors, watch_ancestors};
+pub use commit::Entry;
 pub use discovery::{Discovery, Served, discover, served_otherwise, watch_discovery, watchable};
 pub use feed::{Fed, Mirror, feed};
-pub use live::{AwaitBudget, Live, LiveWorld, segment};
+pub use ledger::Ledger;
+pub use live::{AwaitPolicy, Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
+
+/// A poisoned lock guards plain data that is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

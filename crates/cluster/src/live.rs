@@ -15,14 +15,14 @@ use http::header::ACCEPT;
 use kube::Client;
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Spent, Subject, Unknown,
+    Answer, Census, Count, Declared, Definition, Judged, Place, Protections, Search, Spent, Subject, Unknown,
     Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::budgets::{Key, Ledger};
+use crate::ledger::Ledger;
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
@@ -37,11 +37,11 @@ pub struct Live {
     client: Client,
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
     ledger: Option<Arc<Ledger>>,
-    await_budget: Option<AwaitBudget>,
+    await_policy: Option<AwaitPolicy>,
 }
 
-/// Waits until the API server asks about the pods of a budget's namespace.
-pub type AwaitBudget = Arc<dyn Fn(Key) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Waits until the API server asks about the pods that a policy concerns.
+pub type AwaitPolicy = Arc<dyn Fn(Declared<'_>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
@@ -49,25 +49,25 @@ pub struct LiveWorld {
     pub(crate) deadline: Instant,
     protections: Arc<Protections>,
     ledger: Option<Arc<Ledger>>,
-    await_budget: Option<AwaitBudget>,
+    await_policy: Option<AwaitPolicy>,
 }
 
 impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
-        Self { client, protections: Arc::new(protections), ledger: None, await_budget: None }
+        Self { client, protections: Arc::new(protections), ledger: None, await_policy: None }
     }
 
-    /// With a ledger, budgets are spent from it; without one there are none.
+    /// With a ledger, pods are charged to it; without one there are no budgets and no flow controls.
     #[must_use]
     pub fn with_ledger(self, ledger: Arc<Ledger>) -> Self {
         Self { ledger: Some(ledger), ..self }
     }
 
-    /// With a way to wait for it, a budget is created only once it holds.
+    /// With a way to wait for it, a budget or a flow control is created only once it holds.
     #[must_use]
-    pub fn with_await_budget(self, await_budget: AwaitBudget) -> Self {
-        Self { await_budget: Some(await_budget), ..self }
+    pub fn with_await_policy(self, await_policy: AwaitPolicy) -> Self {
+        Self { await_policy: Some(await_policy), ..self }
     }
 
     /// A world whose questions are given up at `deadline`.
@@ -77,7 +77,7 @@ impl Live {
             deadline,
             protections: (self.protections)(),
             ledger: self.ledger.clone(),
-            await_budget: self.await_budget.clone(),
+            await_policy: self.await_policy.clone(),
         }
     }
 }
@@ -164,18 +164,17 @@ impl World for LiveWorld {
         crate::search::search(self, place, judge).await
     }
 
-    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Answer<Spent> {
+    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Spent {
         match &self.ledger {
             Some(ledger) => ledger.spend(withdrawal, self.deadline, really).await,
-            None => Ok(Spent::Granted),
+            None => Spent::default(),
         }
     }
 
-    async fn await_budget(&self, namespace: &str, name: &str) {
-        if let Some(wait) = &self.await_budget {
-            // A budget that holds a moment later is better than none.
-            let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
-            let _ = tokio::time::timeout_at(self.deadline, wait(key)).await;
+    async fn await_policy(&self, policy: Declared<'_>) {
+        if let Some(wait) = &self.await_policy {
+            // One that holds a moment later is better than none.
+            let _ = tokio::time::timeout_at(self.deadline, wait(policy)).await;
         }
     }
 

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject};
-use kube::core::GroupVersionKind;
-use kube::runtime::watcher::{Config, Event};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::protection::{self, Rule, Spec, Status, UnreadableProtection, rules_of};
 use palisade_engine::Protections;
 use tokio::sync::watch;
+
+use crate::objects::{Change, resource, watch_objects};
 
 /// One protection, as it was last seen.
 #[derive(Clone, Debug)]
@@ -31,8 +29,7 @@ pub struct Policies {
 
 /// How to talk about protections with a client.
 pub fn protection_resource() -> ApiResource {
-    let gvk = GroupVersionKind::gvk(protection::GROUP, protection::VERSION, protection::KIND);
-    ApiResource::from_gvk_with_plural(&gvk, protection::PLURAL)
+    resource(protection::GROUP, protection::VERSION, protection::KIND, protection::PLURAL)
 }
 
 impl Policy {
@@ -81,49 +78,16 @@ pub async fn list_protections(client: Client) -> kube::Result<Policies> {
 
 /// Watches protections, for ever, and publishes them; `None` before the first list is complete.
 pub async fn watch_protections(client: Client, published: watch::Sender<Option<Policies>>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &protection_resource());
-    let mut events = watcher(api, Config::default().timeout(60)).default_backoff().boxed();
-    let mut current: Option<BTreeMap<String, Policy>> = None;
-    let mut listing = BTreeMap::new();
-    while let Some(event) = events.next().await {
-        let changed = match event {
-            Ok(Event::Init) => {
-                listing.clear();
-                false
+    let mut current: BTreeMap<String, Policy> = BTreeMap::new();
+    watch_objects(client, &protection_resource(), |change| {
+        match change {
+            Change::All(objects) => {
+                current = objects.iter().map(|object| (object.name_any(), Policy::read(object))).collect();
             }
-            Ok(Event::InitApply(object)) => {
-                listing.insert(object.name_any(), Policy::read(&object));
-                false
-            }
-            Ok(Event::InitDone) => {
-                current = Some(std::mem::take(&mut listing));
-                true
-            }
-            Ok(Event::Apply(object)) => {
-                if let Some(current) = &mut current {
-                    current.insert(object.name_any(), Policy::read(&object));
-                }
-                true
-            }
-            Ok(Event::Delete(object)) => {
-                if let Some(current) = &mut current {
-                    current.remove(&object.name_any());
-                }
-                true
-            }
-            // The kind itself is not there: neither are objects of it.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
-                current = Some(BTreeMap::new());
-                true
-            }
-            Err(error) => {
-                // What was last known goes on protecting.
-                tracing::warn!(%error, "watching ResourceDeletionProtections");
-                false
-            }
-        };
-        if changed {
-            published.send_replace(current.clone().map(Policies::new));
+            Change::Put(object) => drop(current.insert(object.name_any(), Policy::read(&object))),
+            Change::Gone(object) => drop(current.remove(&object.name_any())),
         }
-    }
+        published.send_replace(Some(Policies::new(current.clone())));
+    })
+    .await;
 }

@@ -4,6 +4,7 @@
 //! generated     budgets that annotations ask for
 //! leadership    one replica leads, by a Lease
 //! budgets       the status of PodUnavailableBudgets
+//! flow          the status of PodDeletionFlowControls
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
 //! protections   the status of ResourceDeletionProtections
 //! registration  the ValidatingWebhookConfiguration, derived from what there is to guard
@@ -13,6 +14,7 @@
 pub mod budgets;
 pub mod certificates;
 mod conditions;
+pub mod flow;
 pub mod generated;
 pub mod leadership;
 pub mod protections;

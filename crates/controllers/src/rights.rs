@@ -2,7 +2,7 @@
 //!
 //! The one source of the RBAC that we ship: `palisade manifests` prints it.
 
-use palisade_api::{budget, names, protection};
+use palisade_api::{budget, flow, names, protection};
 use serde_json::{Value, json};
 
 /// Everything that must be there before `palisade run`: its namespace, its account and its rights.
@@ -40,6 +40,7 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         binding("ClusterRoleBinding", READER),
         protection::definition(),
         budget::definition(),
+        flow::definition(),
     ]
 }
 
@@ -84,6 +85,8 @@ fn cluster_rules() -> Value {
         rule(protection::GROUP, &format!("{}/status", protection::PLURAL), &["update"]),
         rule(budget::GROUP, budget::PLURAL, &["get", "list", "watch", "create", "patch", "delete"]),
         rule(budget::GROUP, &format!("{}/status", budget::PLURAL), &["update"]),
+        rule(flow::GROUP, flow::PLURAL, &["get", "list", "watch"]),
+        rule(flow::GROUP, &format!("{}/status", flow::PLURAL), &["update"]),
         rule("policy", "poddisruptionbudgets", &["get", "list", "watch", "create", "patch", "delete"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
     ])

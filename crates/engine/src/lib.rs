@@ -22,11 +22,14 @@ mod world;
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
-pub use review::{Action, Kind, Propagation, Review, Subject, User};
+pub use review::{Action, Expects, Kind, Propagation, Review, Subject, User};
 pub use verdict::{
     About, Code, Doomed, Finding, Guard, Held, Lift, Matched, OwnerRef, Reason, Ruled, Verdict, Warning,
 };
-pub use world::{Answer, Census, Count, Judged, Place, Search, Spent, Standing, Unknown, Withdrawal, World};
+pub use world::{
+    Answer, Census, Count, Declared, Judged, Place, Refused, Search, Spent, Standing, Throttled, Unknown,
+    Withdrawal, World,
+};
 
 use palisade_api::gates::FeatureGates;
 
@@ -80,6 +83,7 @@ async fn judge(
     {
         verdict.awaited_by = Some(namespace.to_owned());
     }
+    verdict.retry_after = guards::flow::retry_after(&verdict.findings, &review.user);
     verdict
 }
 

@@ -9,7 +9,7 @@ use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::pod::Loss;
 use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
-use crate::world::{Census, Standing, Unknown};
+use crate::world::{Census, Standing, Throttled, Unknown};
 
 /// How many names a message lists before it says how many more there are.
 pub const NAMES_SHOWN: usize = 5;
@@ -24,14 +24,17 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     // Where not even a mark was seen, nobody knows.
     let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
     let verb = if known { "is" } else { "may be" };
-    let mut text = match only_loss(verdict) {
+    let mut text = match verdict.findings.iter().find_map(|finding| loss(&finding.reason)) {
         _ if verdict.code() == Some(Code::Invalid) => {
             format!("{} is refused: {}", subject(about), because.join("; "))
+        }
+        _ if !is_only_for_now(verdict) => {
+            format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; "))
         }
         Some(loss) => {
             format!("{} has to stay available ({}): {}.", subject(about), losing(loss), because.join("; "))
         }
-        None => format!("{} {verb} protected from deletion: {}.", subject(about), because.join("; ")),
+        None => format!("{} may not be deleted now: {}.", subject(about), because.join("; ")),
     };
     if let Some(namespace) = &verdict.awaited_by {
         text.extend([" Namespace \"", namespace, "\" is terminating, and waits for it."]);
@@ -88,8 +91,11 @@ pub fn because(reason: &Reason) -> String {
                  {desired} desired, {total} total)"
             )
         }
+        Reason::Throttled(throttled) => throttling(throttled),
         Reason::Invalid(why) => why.clone(),
-        Reason::SpentUnknown(_, unknown) | Reason::Unreadable(unknown) => not_known(unknown),
+        Reason::SpentUnknown(_, unknown) | Reason::FlowUnknown(unknown) | Reason::Unreadable(unknown) => {
+            not_known(unknown)
+        }
     }
 }
 
@@ -114,6 +120,7 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             ruled(rule),
         ),
         Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
+        Warning::Throttled(throttled) => format!("{} is beyond {}", subject(about), throttling(throttled)),
         Warning::Unreachable(group) => {
             format!(
                 "{}: objects of {group} could not be looked at, since its API server does not answer",
@@ -244,6 +251,24 @@ fn ruled(rule: &Ruled) -> String {
     }
 }
 
+/// `flow control "default": 50 pods deleted in the last 1m (limit 50); next slot in 12s`
+fn throttling(throttled: &Throttled) -> String {
+    let Throttled { control, interval, limit, used, next_slot, .. } = throttled;
+    if *limit == 0 {
+        return format!("flow control \"{control}\": it stops all deletions of pods (limit 0 in {interval})");
+    }
+    let pods = if *used == 1 { "pod" } else { "pods" };
+    let next = next_slot.map(|seconds| format!("; next slot in {}", duration(seconds))).unwrap_or_default();
+    format!("flow control \"{control}\": {used} {pods} deleted in the last {interval} (limit {limit}){next}")
+}
+
+/// `12s`, `3m5s`, `1h`: as Kubernetes writes durations, without zeros.
+fn duration(seconds: u32) -> String {
+    let parts = [(seconds / 3_600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let told = parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}"));
+    told.collect::<Vec<_>>().concat()
+}
+
 /// `deployment "shop/web" (label policy.kruise.io/delete-protection=Always)`
 fn one_of_the_doomed(doomed: &Doomed) -> String {
     let because: Vec<String> = doomed.because.iter().map(because).collect();
@@ -287,17 +312,20 @@ fn counted(census: &Census, one: &str, many: &str) -> String {
     text
 }
 
-/// The way in which a pod would be lost, where budgets are all that is in the way.
-fn only_loss(verdict: &Verdict) -> Option<&Loss> {
-    let losses: Option<Vec<&Loss>> = verdict
-        .findings
-        .iter()
-        .map(|finding| match &finding.reason {
-            Reason::Spent(loss, _) | Reason::SpentUnknown(loss, _) => Some(loss),
-            _ => None,
-        })
-        .collect();
-    losses?.first().copied()
+/// Whether budgets and flow controls are all that is in the way.
+fn is_only_for_now(verdict: &Verdict) -> bool {
+    verdict.findings.iter().all(|finding| {
+        loss(&finding.reason).is_some()
+            || matches!(finding.reason, Reason::Throttled(_) | Reason::FlowUnknown(_))
+    })
+}
+
+/// The way in which a budget would lose a pod.
+fn loss(reason: &Reason) -> Option<&Loss> {
+    match reason {
+        Reason::Spent(loss, _) | Reason::SpentUnknown(loss, _) => Some(loss),
+        _ => None,
+    }
 }
 
 fn losing(loss: &Loss) -> String {
@@ -328,11 +356,15 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
             let namespace = about.namespace.as_deref().unwrap_or_default();
             format!("Wait until more are: kubectl get pub {} -n {namespace} -w.", standing.budget)
         }
+        Reason::Throttled(throttled) if throttled.limit > 0 => {
+            format!("Wait until there is a slot: kubectl get pdfc {} -w.", throttled.control)
+        }
         Reason::MarkedUnknown(..)
         | Reason::RuledUnknown(..)
         | Reason::SpentUnknown(..)
+        | Reason::FlowUnknown(_)
         | Reason::Unreadable(_) => "Try again later.".to_owned(),
-        Reason::Marked(_) | Reason::Invalid(_) => return None,
+        Reason::Marked(_) | Reason::Throttled(_) | Reason::Invalid(_) => return None,
     };
     Some(step)
 }

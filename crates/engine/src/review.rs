@@ -15,10 +15,16 @@ pub struct Review<'a> {
     pub propagation: Option<Propagation>,
     /// Whether something protected is known to be owned by the subject, so that it is worth a search.
     pub is_owner: bool,
-    /// Whether the API server was told that there are budgets where the pod is.
-    pub expects_budgets: bool,
+    pub expects: Expects,
     /// Nothing will really happen, so nothing may be written; the verdict is the same.
     pub dry_run: bool,
+}
+
+/// What the API server was told that there is for a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expects {
+    pub budgets: bool,
+    pub flow: bool,
 }
 
 /// What becomes of dependents.
@@ -46,7 +52,7 @@ pub enum Action<'a> {
     Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
     /// A pod is changed, in place.
     Update { pod: Subject<'a>, new: Object<'a>, part: Part },
-    /// A budget is written. Its text is read once it is known to matter.
+    /// A budget or a flow control is written. Its text is read once it is known to matter.
     Declare { subject: Subject<'a>, is_new: bool },
     /// Something that no guard cares about.
     Other,
@@ -69,6 +75,16 @@ pub struct Subject<'a> {
 }
 
 impl User<'_> {
+    /// Whether a controller of Kubernetes asks. They must not be told to wait: they would do so with a whole queue
+    /// behind them.
+    pub(crate) fn is_controller(&self) -> bool {
+        // This one waits with one pod at a time, and gives a pod up after five tries.
+        let waits_alone = self.name == "system:serviceaccount:kube-system:taint-eviction-controller";
+        let of_kubernetes = self.name.starts_with("system:serviceaccount:kube-system:")
+            || self.name == "system:kube-controller-manager";
+        of_kubernetes && !waits_alone
+    }
+
     /// Whether a kubelet asks.
     pub(crate) fn is_node(&self) -> bool {
         self.groups.iter().any(|group| group == "system:nodes")

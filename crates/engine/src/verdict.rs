@@ -1,12 +1,12 @@
 //! What we answer.
 
+use palisade_api::action::Action;
 use palisade_api::marks::{Mark, Place};
-use palisade_api::protection::Action;
 
 use crate::object::Owner;
 use crate::pod::Loss;
 use crate::review::Subject;
-use crate::world::{Census, Standing, Unknown};
+use crate::world::{Census, Standing, Throttled, Unknown};
 
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +19,12 @@ pub struct Verdict {
     pub warnings: Vec<Warning>,
     /// The protections that the deletion concerns, whatever they do about it.
     pub matched: Vec<Matched>,
+    /// The flow controls that were against it, and let it pass.
+    pub passed: Vec<Throttled>,
     /// The namespace that is terminating, and waits for what was refused to go.
     pub awaited_by: Option<String>,
+    /// After how many seconds it is worth another try, if that is soon.
+    pub retry_after: Option<u32>,
 }
 
 /// What the guards found.
@@ -29,6 +33,7 @@ pub(crate) struct Found {
     pub(crate) findings: Vec<Finding>,
     pub(crate) warnings: Vec<Warning>,
     pub(crate) matched: Vec<Matched>,
+    pub(crate) passed: Vec<Throttled>,
 }
 
 /// A `ResourceDeletionProtection` that selected the object, for an asker whom it does not exempt.
@@ -64,6 +69,11 @@ impl Finding {
     pub(crate) fn unreadable(guard: Guard, unknown: Unknown) -> Self {
         Self { guard, code: Code::Unavailable, reason: Reason::Unreadable(unknown), lift: None }
     }
+
+    /// A policy that says nothing.
+    pub(crate) fn invalid(guard: Guard, why: String) -> Self {
+        Self { guard, code: Code::Invalid, reason: Reason::Invalid(why), lift: None }
+    }
 }
 
 /// Who found it.
@@ -73,11 +83,12 @@ pub enum Guard {
     Protections,
     Cascade,
     Budgets,
+    Flow,
 }
 
 impl Guard {
     /// Every guard there is.
-    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade, Self::Budgets];
+    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade, Self::Budgets, Self::Flow];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -85,6 +96,7 @@ impl Guard {
             Self::Protections => "protections",
             Self::Cascade => "cascade",
             Self::Budgets => "budgets",
+            Self::Flow => "flow",
         }
     }
 }
@@ -97,7 +109,7 @@ pub enum Code {
     Forbidden,
     /// It makes no sense.
     Invalid,
-    /// Not now: a budget is spent.
+    /// Not now: a budget is spent, or the flow is too high.
     TooManyRequests,
     /// We could not find out, and that never means yes.
     Unavailable,
@@ -147,6 +159,10 @@ pub enum Reason {
     Spent(Loss, Standing),
     /// Whether one allows it could not be found out in time.
     SpentUnknown(Loss, Unknown),
+    /// A flow control does not allow more now.
+    Throttled(Throttled),
+    /// Whether one does could not be found out in time.
+    FlowUnknown(Unknown),
     /// A policy that says nothing.
     Invalid(String),
     /// Something that decides could not be read.
@@ -252,27 +268,25 @@ pub enum Warning {
     RuleNotKnown(Ruled),
     /// A `ResourceDeletionProtection` that warns.
     Ruled(Ruled),
+    /// A flow control that warns.
+    Throttled(Throttled),
     /// A group that could not be searched for protected objects, since its API server does not answer.
     Unreachable(String),
 }
 
 impl Verdict {
     pub fn allow() -> Self {
-        Self {
-            about: None,
-            findings: Vec::new(),
-            warnings: Vec::new(),
-            matched: Vec::new(),
-            awaited_by: None,
-        }
+        Self::of(None, Found::default())
     }
 
     pub(crate) fn new(subject: &Subject<'_>, found: Found) -> Self {
-        let Found { findings, warnings, matched } = found;
-        if findings.is_empty() && warnings.is_empty() && matched.is_empty() {
-            return Self::allow();
-        }
-        Self { about: Some(About::new(subject)), findings, warnings, matched, awaited_by: None }
+        let says_nothing = found == Found::default();
+        Self::of((!says_nothing).then(|| About::new(subject)), found)
+    }
+
+    fn of(about: Option<About>, found: Found) -> Self {
+        let Found { findings, warnings, matched, passed } = found;
+        Self { about, findings, warnings, matched, passed, awaited_by: None, retry_after: None }
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
+use palisade_api::action::Action;
+
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
-use crate::review::Subject;
+use crate::review::{Expects, Subject, User};
 use crate::verdict::Doomed;
 
 /// The rest of the cluster, in the guards' words.
@@ -49,19 +51,15 @@ pub trait World: Sync {
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> impl Future<Output = Answer<Search>> + Send;
 
-    /// Takes a pod out of every budget that it belongs to, or tells which of them do not allow it. Unless
-    /// `really`, it only tells.
-    fn spend(
-        &self,
-        _withdrawal: &Withdrawal<'_>,
-        _really: bool,
-    ) -> impl Future<Output = Answer<Spent>> + Send {
-        async { Ok(Spent::Granted) }
+    /// Charges a pod to every budget and every flow control that it concerns, or tells which of them do not allow it,
+    /// and charges none. Unless `really`, it only tells.
+    fn spend(&self, _withdrawal: &Withdrawal<'_>, _really: bool) -> impl Future<Output = Spent> + Send {
+        async { Spent::default() }
     }
 
-    /// Waits until a budget that is being created will be asked about. Nothing is lost if that takes too long: its
+    /// Waits until a policy that is being created will be asked about. Nothing is lost if that takes too long: its
     /// status says from when on it holds.
-    fn await_budget(&self, _namespace: &str, _name: &str) -> impl Future<Output = ()> + Send {
+    fn await_policy(&self, _policy: Declared<'_>) -> impl Future<Output = ()> + Send {
         async {}
     }
 
@@ -69,23 +67,57 @@ pub trait World: Sync {
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
 }
 
-/// A pod that would be lost, and for good reason counts as available now.
+/// A pod that would be lost.
 #[derive(Clone, Debug)]
 pub struct Withdrawal<'a> {
     pub pod: &'a Metadata<'a>,
-    pub loss: Loss,
+    /// How, if it counts as available now: that costs its budgets.
+    pub loss: Option<Loss>,
     /// What its labels and owners will be, where it is those that change.
     pub parting: Option<&'a Metadata<'a>>,
-    /// Whether there should be budgets where the pod is.
-    pub expects_budgets: bool,
+    /// Who removes it, if that is how it is lost, and it has not ended: that costs flow controls.
+    pub removed_by: Option<&'a User<'a>>,
+    /// What there should be for it.
+    pub expects: Expects,
 }
 
 /// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Who does not allow it. If there is nobody, everybody was charged.
+    pub refused: Vec<Refused>,
+    /// The flow controls that are against it, and let it pass.
+    pub passed: Vec<Throttled>,
+}
+
+/// Why a pod may not be lost now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spent {
-    Granted,
-    /// How those budgets stand that do not allow it.
-    Refused(Vec<Standing>),
+pub enum Refused {
+    Budget(Standing),
+    BudgetsUnknown(Unknown),
+    Flow(Throttled),
+    FlowUnknown(Unknown),
+}
+
+/// A rule of a flow control that a deletion is beyond.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Throttled {
+    pub control: String,
+    pub action: Action,
+    /// As it is written: `10m`.
+    pub interval: String,
+    pub limit: i64,
+    /// How many were deleted in the interval.
+    pub used: i64,
+    /// In how many seconds there is something left again; `None` if it stops all.
+    pub next_slot: Option<u32>,
+}
+
+/// A policy that is being created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declared<'a> {
+    Budget { namespace: &'a str, name: &'a str },
+    FlowControl { name: &'a str },
 }
 
 /// How a budget stands.

@@ -7,18 +7,23 @@ use std::time::Duration;
 
 use kube::Client;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, router, serve, serve_admin};
+use palisade_api::flow::Control;
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::budgets::{Entry, Index, Key, Ledger, keep_index, watch_budgets};
+use palisade_cluster::budgets::{Budgets, Index, keep_index, watch_budgets};
+use palisade_cluster::flow::{Flows, watch_departures};
 use palisade_cluster::{
-    Ancestors, Discovery, Live, Policies, watch_ancestors, watch_discovery, watch_protected_pods,
-    watch_protections,
+    Ancestors, AwaitPolicy, Discovery, Entry, Ledger, Live, Policies, watch_ancestors, watch_discovery,
+    watch_protected_pods, watch_protections,
 };
 use palisade_controllers::budgets;
 use palisade_controllers::certificates::{Certificates, Material};
+use palisade_controllers::flow::{self, Tripped};
 use palisade_controllers::generated;
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
-use palisade_controllers::registration::{self, Carried, Endpoint, FailurePolicy, Inputs, Probe, Registered};
+use palisade_controllers::registration::{
+    self, Carried, Endpoint, Expected, FailurePolicy, Inputs, Probe, Registered,
+};
 use palisade_engine as engine;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,20 +60,16 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let certificate = Arc::new(ServingCertificate::new(&material.certificate, &material.key)?);
     let (material_tx, material) = watch::channel(material);
 
-    let watches = Watches::start(&client, gates);
-    let ledger =
-        Ledger::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
+    let flows = Flows::new(client.clone(), count(&metrics));
+    let watches = Watches::start(&client, gates, flows.clone());
+    let budgets =
+        Budgets::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
+    let ledger = Arc::new(Ledger { budgets, flows });
     let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
         .with_ledger(ledger.clone())
-        .with_await_budget({
-            let (client, budgets) = (client.clone(), watches.budgets.clone());
-            Arc::new(move |key: Key| {
-                let has_another = budgets.budgets_in(&key.namespace).iter().any(|known| known.key != key);
-                Box::pin(registration::announce(client.clone(), key.namespace, has_another))
-            })
-        });
+        .with_await_policy(await_policy(client.clone(), ledger.clone()));
     let record = {
         let tally = tally.clone();
         move |verdict: &engine::Verdict| tally.add(verdict, jiff::Timestamp::now())
@@ -77,11 +78,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let server = tokio::spawn({
         let (certificate, metrics, serving, mut policies) =
             (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
-        let mut budgets = watches.budgets.specs();
+        let (mut budgets, mut flows) = (watches.budgets.specs(), watches.flows.specs());
         async move {
-            // Nobody is answered before protections and budgets are known; callers wait until then.
+            // Nobody is answered before all policies are known; callers wait until then.
             if policies.wait_for(Option::is_some).await.is_ok()
                 && budgets.wait_for(Option::is_some).await.is_ok()
+                && flows.wait_for(Option::is_some).await.is_ok()
                 && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
             {
                 tracing::error!(%error, "serving reviews");
@@ -167,10 +169,28 @@ impl Controllers {
                 },
             ));
         }
+        let Ledger { budgets, flows } = &*ledger;
         tokio::spawn(budgets::keep_status(
-            ledger,
+            budgets.clone(),
             budgets::Inputs { leadership: leadership.clone(), carried: carried.clone() },
         ));
+        if gates.pod_deletion_flow_control {
+            tokio::spawn(watch_departures(client.clone(), flows.clone(), leading(leadership.clone())));
+            tokio::spawn(flow::keep_status(
+                client.clone(),
+                flows.clone(),
+                flow::Inputs { leadership: leadership.clone(), carried: carried.clone() },
+                {
+                    let metrics = metrics.clone();
+                    move |tripped| match tripped {
+                        Tripped::Now(count) => {
+                            metrics.flow_controls_tripped.set(count.try_into().unwrap_or(i64::MAX));
+                        }
+                        Tripped::Another => drop(metrics.flow_trips.inc()),
+                    }
+                },
+            ));
+        }
         tokio::spawn(protections::keep_status(
             client.clone(),
             protections::Inputs {
@@ -192,6 +212,7 @@ impl Controllers {
                 material,
                 eviction_namespaces: watches.eviction_namespaces.clone(),
                 budgets: watches.budgets.clone(),
+                flows: watches.flows.clone(),
                 policies: watches.policies.clone(),
                 discovery: watches.discovery.clone(),
                 ancestors,
@@ -215,10 +236,11 @@ struct Watches {
     discovery: watch::Receiver<Option<Discovery>>,
     eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
     budgets: Arc<Index>,
+    flows: Arc<Flows>,
 }
 
 impl Watches {
-    fn start(client: &Client, gates: FeatureGates) -> Self {
+    fn start(client: &Client, gates: FeatureGates, flows: Arc<Flows>) -> Self {
         let (policies_tx, policies) = watch::channel(None);
         let (discovery_tx, discovery) = watch::channel(None);
         let (namespaces_tx, eviction_namespaces) =
@@ -235,7 +257,12 @@ impl Watches {
         } else {
             budgets.switch_off();
         }
-        Self { policies, discovery, eviction_namespaces, budgets }
+        if gates.pod_deletion_flow_control {
+            tokio::spawn(flows.clone().watch());
+        } else {
+            flows.switch_off();
+        }
+        Self { policies, discovery, eviction_namespaces, budgets, flows }
     }
 
     /// Waits until all have listed.
@@ -243,6 +270,7 @@ impl Watches {
         self.policies.wait_for(Option::is_some).await?;
         self.discovery.wait_for(Option::is_some).await?;
         self.eviction_namespaces.wait_for(Option::is_some).await?;
+        self.flows.specs().wait_for(Option::is_some).await?;
         self.budgets.until(Index::is_ready).await;
         Ok(())
     }
@@ -251,6 +279,28 @@ impl Watches {
 /// The protections that are known at the time. The server takes no connection before there is a first list.
 fn known_protections(policies: watch::Receiver<Option<Policies>>) -> impl Fn() -> Arc<engine::Protections> {
     move || policies.borrow().as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+}
+
+/// Lets a budget or a flow control be created once the API server asks about its pods.
+fn await_policy(client: Client, ledger: Arc<Ledger>) -> AwaitPolicy {
+    Arc::new(move |declared: engine::Declared<'_>| {
+        let (expected, has_another) = match declared {
+            engine::Declared::Budget { namespace, name } => {
+                let budgets = ledger.budgets.index().budgets_in(namespace);
+                let has_another = budgets.iter().any(|known| known.key.name != name);
+                (Expected::Budget(namespace.to_owned()), has_another)
+            }
+            engine::Declared::FlowControl { name } => {
+                let is_for_all = |control: &Control| control.namespaces.is_none();
+                let controls = ledger.flows.controls();
+                let has_another = controls
+                    .iter()
+                    .any(|known| known.name != name && known.control.as_ref().is_ok_and(is_for_all));
+                (Expected::FlowControl(name.to_owned()), has_another)
+            }
+        };
+        Box::pin(registration::announce(client.clone(), expected, has_another))
+    })
 }
 
 /// Counts what the ledger does.

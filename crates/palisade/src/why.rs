@@ -8,9 +8,12 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::budgets::{Ledger, snapshot};
-use palisade_cluster::{Discovery, Live, Served, discover, list_protections, segment};
-use palisade_engine::{Action, Code, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose};
+use palisade_cluster::budgets::{Budgets, snapshot};
+use palisade_cluster::flow::Flows;
+use palisade_cluster::{Discovery, Ledger, Live, Served, discover, list_protections, segment};
+use palisade_engine::{
+    Action, Code, Expects, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose,
+};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -44,7 +47,10 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     if is_pod {
         let index = Arc::new(snapshot(&client, namespace).await?);
         let (_sender, discovery) = watch::channel(Some(discovery));
-        live = live.with_ledger(Ledger::new(client.clone(), index, discovery, |_| {}));
+        let flows = Flows::new(client.clone(), |_| {});
+        flows.list().await?;
+        let budgets = Budgets::new(client.clone(), index, discovery, |_| {});
+        live = live.with_ledger(Arc::new(Ledger { budgets, flows }));
     }
     let world = live.until(Instant::now() + PATIENCE);
     let review = Review {
@@ -52,7 +58,7 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
         user,
         propagation: None,
         is_owner: true,
-        expects_budgets: false,
+        expects: Expects::default(),
         dry_run: true,
     };
     let verdict = decide(&review, &world, &settings).await;

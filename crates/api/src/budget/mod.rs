@@ -12,7 +12,7 @@
 mod limit;
 mod schema;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -140,6 +140,9 @@ pub struct Status {
     /// When each of them was last admitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub reserved_at: BTreeMap<String, String>,
+    /// Those that whoever asked may still give back, because somebody else may refuse them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub tentative: BTreeSet<String>,
     /// Pods of which nothing came just now, and when that was seen: others come first.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lived_on: BTreeMap<String, String>,

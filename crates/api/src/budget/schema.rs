@@ -5,51 +5,45 @@
 use serde_json::{Value, json};
 
 use super::{GROUP, KIND, PLURAL, VERSION};
+use crate::schema::{Definition, age, column, conditions, count, enforced, text, wide};
 
 /// The definition as an object.
 pub fn definition() -> Value {
-    let column = |name: &str, kind: &str, path: &str, about: &str| json!({"name": name, "type": kind, "jsonPath": path, "description": about});
-    let wide = |mut column: Value| {
-        column["priority"] = json!(1);
-        column
-    };
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{PLURAL}.{GROUP}")},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": KIND, "listKind": format!("{KIND}List"), "plural": PLURAL,
-                "singular": KIND.to_lowercase(), "shortNames": ["pub"], "categories": ["palisade"],
-            },
-            "versions": [{
-                "name": VERSION, "served": true, "storage": true,
-                "subresources": {"status": {}},
-                "additionalPrinterColumns": [
-                    column("Allowed", "integer", ".status.unavailableAllowed", "How many more pods may become unavailable now"),
-                    column("Available", "integer", ".status.currentAvailable", "How many pods are available"),
-                    column("Desired", "integer", ".status.desiredAvailable", "How many pods must stay available"),
-                    column("Total", "integer", ".status.totalReplicas", "How many pods are wanted"),
-                    column("Generated", "string", r".metadata.labels.palisade\.dev/generated", "Whether annotations of its workload asked for it"),
-                    column("Age", "date", ".metadata.creationTimestamp", "Since when it is there"),
-                    wide(column("Max-Unavailable", "string", ".spec.maxUnavailable", "How many may be unavailable")),
-                    wide(column("Min-Available", "string", ".spec.minAvailable", "How many must stay available")),
-                    wide(column("Enforced", "string", r#".status.conditions[?(@.type=="Enforced")].status"#,
-                        "Whether the API server asks about its pods")),
-                ],
-                "schema": {"openAPIV3Schema": {
-                    "type": "object",
-                    "description": "How many pods of an application may be unavailable at a time, whoever takes them down: \
-                        by deletion, eviction, update in place, or a readiness gate.",
-                    "required": ["spec"],
-                    "properties": {"apiVersion": {"type": "string"}, "kind": {"type": "string"},
-                        "metadata": {"type": "object"}, "spec": spec(), "status": status()},
-                }},
-            }],
-        },
-    })
+    let columns = vec![
+        column(
+            "Allowed",
+            "integer",
+            ".status.unavailableAllowed",
+            "How many more pods may become unavailable now",
+        ),
+        column("Available", "integer", ".status.currentAvailable", "How many pods are available"),
+        column("Desired", "integer", ".status.desiredAvailable", "How many pods must stay available"),
+        column("Total", "integer", ".status.totalReplicas", "How many pods are wanted"),
+        column(
+            "Generated",
+            "string",
+            r".metadata.labels.palisade\.dev/generated",
+            "Whether annotations of its workload asked for it",
+        ),
+        age(),
+        wide(column("Max-Unavailable", "string", ".spec.maxUnavailable", "How many may be unavailable")),
+        wide(column("Min-Available", "string", ".spec.minAvailable", "How many must stay available")),
+        wide(enforced("Whether the API server asks about its pods")),
+    ];
+    Definition {
+        group: GROUP,
+        version: VERSION,
+        kind: KIND,
+        plural: PLURAL,
+        short_name: "pub",
+        scope: "Namespaced",
+        about: "How many pods of an application may be unavailable at a time, whoever takes them down: by deletion, \
+            eviction, update in place, or a readiness gate.",
+        columns,
+        spec: spec(),
+        status: status(),
+    }
+    .object()
 }
 
 fn spec() -> Value {
@@ -101,29 +95,20 @@ fn amount(about: &str) -> Value {
 }
 
 fn status() -> Value {
-    let text = json!({"type": "string"});
-    let count = json!({"type": "integer", "format": "int64"});
     let reservations = |about: &str| json!({"type": "object", "additionalProperties": {"type": "string"}, "description": about});
     json!({
         "type": "object",
         "properties": {
-            "observedGeneration": count,
-            "unavailableAllowed": count, "currentAvailable": count, "desiredAvailable": count, "totalReplicas": count,
+            "observedGeneration": count(),
+            "unavailableAllowed": count(), "currentAvailable": count(), "desiredAvailable": count(), "totalReplicas": count(),
             "deletedPods": reservations("Pods whose deletion or eviction was admitted and not seen yet, by uid."),
             "unavailablePods": reservations("Pods whose update was admitted and not seen yet, by uid."),
             "reservedAt": reservations("When each of them was last admitted."),
+            "tentative": {"type": "array", "x-kubernetes-list-type": "set", "items": text(),
+                "description": "Those that whoever asked may still give back, because somebody else may refuse them."},
             "livedOn": reservations("Pods whose loss was admitted and nothing came of, and when that was seen: others come first."),
-            "observedPodsResourceVersion": text,
-            "conditions": {
-                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
-                "items": {
-                    "type": "object",
-                    "required": ["type", "status"],
-                    "properties": {"type": text, "status": text, "reason": text, "message": text,
-                        "observedGeneration": count,
-                        "lastTransitionTime": {"type": "string", "format": "date-time"}},
-                },
-            },
+            "observedPodsResourceVersion": text(),
+            "conditions": conditions(),
         },
     })
 }

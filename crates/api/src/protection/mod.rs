@@ -20,8 +20,10 @@ mod schema;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::action::Action;
+pub use crate::exempt::{Exempt, Exemptions};
 pub use pattern::Pattern;
-pub use rule::{Exempting, Exemptions, Rule, Target, UnreadableProtection, rules_of};
+pub use rule::{Exempting, Rule, Target, UnreadableProtection, rules_of};
 pub use schema::definition;
 
 use crate::condition::Condition;
@@ -78,36 +80,6 @@ pub enum Mode {
     #[default]
     Always,
     Cascading,
-}
-
-/// What becomes of a deletion that it protects from.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// It is refused.
-    #[default]
-    Deny,
-    /// It passes, with a warning.
-    Warn,
-    /// It passes, and is recorded.
-    Audit,
-}
-
-/// Whom it does not concern.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Exempt {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub users: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub service_accounts: Vec<ServiceAccount>,
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct ServiceAccount {
-    pub namespace: String,
-    pub name: String,
 }
 
 /// What Palisade says about it.

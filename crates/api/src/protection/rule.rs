@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use super::{Action, Exempt, Mode, Pattern, Spec};
+use super::{Action, Exemptions, Mode, Pattern, Spec};
 use crate::labels::LabelRule;
 
 /// One selector of a protection, with all that its answer needs.
@@ -65,13 +65,6 @@ pub enum Target {
 struct Names {
     exact: HashSet<String>,
     patterns: Vec<Pattern>,
-}
-
-/// Whom a protection does not concern.
-#[derive(Clone, Debug, Default)]
-pub struct Exemptions {
-    users: HashSet<String>,
-    groups: HashSet<String>,
 }
 
 /// A protection that the schema should not have let in.
@@ -187,24 +180,6 @@ impl Names {
 
     fn contain(&self, name: &str) -> bool {
         self.exact.contains(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
-    }
-}
-
-impl Exemptions {
-    fn of(exempt: Option<&Exempt>) -> Self {
-        let Some(exempt) = exempt else { return Self::default() };
-        let accounts = exempt
-            .service_accounts
-            .iter()
-            .map(|account| format!("system:serviceaccount:{}:{}", account.namespace, account.name));
-        Self {
-            users: exempt.users.iter().cloned().chain(accounts).collect(),
-            groups: exempt.groups.iter().cloned().collect(),
-        }
-    }
-
-    pub fn cover<'a>(&self, user: &str, groups: impl IntoIterator<Item = &'a str>) -> bool {
-        self.users.contains(user) || groups.into_iter().any(|group| self.groups.contains(group))
     }
 }
 

@@ -108,11 +108,16 @@ pub(crate) struct Loser {
     pub(crate) revision: Box<str>,
     /// Whether it goes for good, or is only taken down.
     pub(crate) goes: bool,
+    /// Whether somebody else may still refuse it.
+    pub(crate) tentative: bool,
 }
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admitted {
+    /// It is reserved now, as of a time by which it can be given back.
+    Reserved(Timestamp),
+    /// It was reserved already.
     Yes,
     No(Numbers),
 }
@@ -140,8 +145,11 @@ pub(crate) fn admit(
             if held.is_some() && !fresh && balance.spare() < 1 {
                 return Admitted::No(Numbers { allowed: 0, ..balance.numbers() });
             }
-            if !fresh || !same {
-                reserve(status, loser, if fresh { None } else { Some(now) });
+            // Whoever asked first must not give back what somebody else relies on: that takes another time.
+            let since =
+                (status.tentative.remove(uid) || !fresh).then(|| later(status.reserved_at.get(uid), now));
+            if since.is_some() || !same {
+                reserve(status, loser, since);
                 changed = true;
             }
             return Admitted::Yes;
@@ -152,8 +160,11 @@ pub(crate) fn admit(
         }
         status.lived_on.remove(uid);
         reserve(status, loser, Some(now));
+        if loser.tentative {
+            status.tentative.insert(uid.to_owned());
+        }
         changed = true;
-        Admitted::Yes
+        Admitted::Reserved(now)
     });
     let admitted = admitted.collect();
     (admitted, balance.numbers(), changed)
@@ -164,6 +175,12 @@ fn is_within(at: &str, now: Timestamp, longest: SignedDuration) -> bool {
     let age = at.parse::<Timestamp>().map(|at| now.duration_since(at));
     // Another replica's clock may be ahead of ours.
     age.is_ok_and(|age| age > -SKEW && age < longest)
+}
+
+/// Now, but not the same as before.
+fn later(before: Option<&String>, now: Timestamp) -> Timestamp {
+    let same = before.is_some_and(|before| *before == now.to_string());
+    if same { now.saturating_add(SignedDuration::from_nanos(1)).unwrap_or(now) } else { now }
 }
 
 /// Reserves; `since` is given where it begins anew.
@@ -183,13 +200,20 @@ fn reserve(status: &mut Status, loser: &Loser, since: Option<Timestamp>) {
     }
 }
 
-/// Gives a reservation back, because nothing came of it.
-pub(crate) fn release(status: &mut Status, uid: &str) -> bool {
-    let held = status.reserves(uid);
+/// Gives back what was reserved at a time, unless somebody relies on it meanwhile.
+pub(crate) fn release(status: &mut Status, uid: &str, at: Timestamp) -> bool {
+    let held = status.reserved_at.get(uid).is_some_and(|since| *since == at.to_string());
+    if held {
+        forget(status, uid);
+    }
+    held
+}
+
+fn forget(status: &mut Status, uid: &str) {
     status.deleted_pods.remove(uid);
     status.unavailable_pods.remove(uid);
     status.reserved_at.remove(uid);
-    held
+    status.tentative.remove(uid);
 }
 
 /// What has been seen of the pods.
@@ -234,7 +258,7 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<Stri
     }
     status.lived_on.retain(|_, at| is_within(at, now, COOLING));
     for uid in &dropped {
-        release(status, uid);
+        forget(status, uid);
         if lives_on.contains_key(uid) {
             status.lived_on.insert(uid.clone(), now.to_string());
         }
@@ -257,7 +281,7 @@ mod tests {
     use serde_json::json;
 
     fn loser(uid: &str, goes: bool) -> Loser {
-        Loser { uid: uid.into(), revision: "9".into(), goes }
+        Loser { uid: uid.into(), revision: "9".into(), goes, tentative: false }
     }
 
     fn second(second: i64) -> Timestamp {
@@ -274,7 +298,8 @@ mod tests {
         let losers: Vec<Loser> = ["web-0", "web-0", "web-1", "web-2"].map(|uid| loser(uid, true)).into();
         let (admitted, numbers, changed) = admit(&budget, &census, &mut status, &losers, second(100));
         let spent = Numbers { allowed: 0, available: 2, desired: 2, total: 4 };
-        assert_eq!(admitted, [Admitted::Yes, Admitted::Yes, Admitted::Yes, Admitted::No(spent)]);
+        let reserved = Admitted::Reserved(second(100));
+        assert_eq!(admitted, [reserved, Admitted::Yes, reserved, Admitted::No(spent)]);
         assert_eq!((numbers, changed), (spent, true));
         assert_eq!(status.deleted_pods.keys().collect::<Vec<_>>(), ["web-0", "web-1"]);
         let again = |status: &mut Status, loser: &Loser, at| {
@@ -284,7 +309,30 @@ mod tests {
         let spent = Admitted::No(Numbers { allowed: 0, available: 2, desired: 2, total: 4 });
         assert_eq!(again(&mut status, &losers[0], 105).0, [spent], "nothing came of it: others have a turn");
         let unseen = again(&mut status, &loser("just-ready", true), 105);
-        assert_eq!(unseen.0, [Admitted::Yes], "the review knows that it is available, and so one more is");
+        assert_eq!(
+            unseen.0,
+            [Admitted::Reserved(second(105))],
+            "the review knows that it is available, and so one more is"
+        );
+    }
+
+    #[test]
+    fn what_somebody_else_relies_on_is_not_given_back() {
+        let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": 1})).unwrap();
+        let shop =
+            Shop::default().workload("Deployment", "web", 2, None).pods(2, true, Some(("Deployment", "web")));
+        let census = shop.census(&budget);
+        let mut status = Status::default();
+        let asked = Loser { tentative: true, ..loser("web-0", true) };
+        let ask = |status: &mut Status| {
+            admit(&budget, &census, status, std::slice::from_ref(&asked), second(100)).0
+        };
+        assert_eq!(ask(&mut status), [Admitted::Reserved(second(100))]);
+        assert!(release(&mut status.clone(), "web-0", second(100)), "nobody else wants it");
+        assert_eq!(ask(&mut status), [Admitted::Yes]);
+        assert!(!release(&mut status, "web-0", second(100)), "somebody does");
+        assert!(status.tentative.is_empty());
+        assert!(status.reserves("web-0"));
     }
 
     #[test]
@@ -294,7 +342,10 @@ mod tests {
             Shop::default().workload("Deployment", "web", 4, None).pods(4, true, Some(("Deployment", "web")));
         let census = shop.census(&budget);
         let ask = |status: &mut Status, uid: &str, at| {
-            admit(&budget, &census, status, &[loser(uid, true)], second(at)).0 == [Admitted::Yes]
+            !matches!(
+                admit(&budget, &census, status, &[loser(uid, true)], second(at)).0[..],
+                [Admitted::No(_)]
+            )
         };
         let cooling = |uid: &str| Status {
             lived_on: [(uid.to_owned(), second(100).to_string())].into(),
@@ -321,7 +372,8 @@ mod tests {
         let mut status = Status::default();
         let losers: Vec<Loser> = ["b-5", "a-0", "a-1", "a-2"].map(|uid| loser(uid, true)).into();
         let (admitted, numbers, _) = admit(&budget, &census, &mut status, &losers, second(0));
-        let refused: Vec<bool> = admitted.iter().map(|admitted| *admitted != Admitted::Yes).collect();
+        let refused: Vec<bool> =
+            admitted.iter().map(|admitted| matches!(admitted, Admitted::No(_))).collect();
         assert_eq!(refused, [true, false, false, true], "a scale-down goes on, and no further");
         assert_eq!((numbers.allowed, numbers.available, numbers.desired, numbers.total), (0, 4, 5, 6));
     }

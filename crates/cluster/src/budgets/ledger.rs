@@ -1,66 +1,44 @@
-//! The ledger: many replicas spend from one budget, and it is never overdrawn.
+//! Budgets as accounts: whom a pod costs something, and what each has left.
 //!
-//! Each replica runs one task per budget that is being spent from. It takes all requests that wait, decides them
-//! against the newest status it knows, writes the status once for all with the resource version that it read, and
-//! answers them all. If somebody else was faster it reads again and repeats, until the reviews' deadline.
-//!
-//! A refusal is given only on a status that was read or written just now. A pod of several budgets is charged to one
-//! after the other, and given back where one of them refuses; whoever dies in between leaves reservations that end by
-//! themselves.
+//! A reservation that is made for a pod of several accounts can be given back, by the time that it was made at, as long
+//! as nobody else relies on it.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
-use palisade_engine::{
-    Answer, Loss, Metadata, Object, PodState, Spent, Standing, Unknown, Withdrawal, is_available,
-};
+use palisade_engine::{Answer, Metadata, Object, PodState, Standing, Unknown, Withdrawal, is_available};
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use crate::budgets::account::{Admitted, Life, Loser, Numbers, Seen, admit, has_seen_enough, release, sweep};
 use crate::budgets::census::{Census, Membership, census, membership};
 use crate::budgets::owners::Lookup;
-use crate::budgets::{Controller, Index, Key, Known, budget_resource, lock};
+use crate::budgets::{Controller, Index, Key, Known, budget_resource};
+use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::discovery::Discovery;
-use crate::feed::number;
 use crate::live::{WHOLE, get, segment};
 
-/// How long a task waits for more requests before it ends.
-const IDLE: Duration = Duration::from_secs(60);
-/// How long one question to the API server may take.
-const CALL: Duration = Duration::from_secs(3);
 /// How long a request waits for the index to catch up with what another replica has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// What is told to whoever counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
-    Reserved(usize),
-    Refused(usize),
-    Written,
-    Conflict,
-}
-
 /// Where budgets are spent from.
-pub struct Ledger {
+pub struct Budgets {
     lookup: Lookup,
-    accounts: Mutex<HashMap<Key, mpsc::UnboundedSender<Request>>>,
+    tasks: Tasks<Self>,
     count: Box<dyn Fn(Entry) + Send + Sync>,
 }
 
-struct Request {
-    loser: Loser,
-    /// Whether it is to be given back instead.
-    release: bool,
-    deadline: Instant,
-    reply: oneshot::Sender<Answer<Admitted>>,
+/// What is asked of a budget.
+pub(crate) enum Ask {
+    Charge(Loser),
+    /// What was reserved at a time is not needed.
+    Release(Box<str>, Timestamp),
 }
 
 /// How a budget stands, and what its status should say about it.
@@ -72,7 +50,7 @@ pub struct Observed {
     pub target_found: Option<bool>,
 }
 
-impl Ledger {
+impl Budgets {
     pub fn new(
         client: Client,
         index: Arc<Index>,
@@ -80,23 +58,18 @@ impl Ledger {
         count: impl Fn(Entry) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let lookup = Lookup { client, index, discovery };
-        Arc::new(Self { lookup, accounts: Mutex::default(), count: Box::new(count) })
+        Arc::new(Self { lookup, tasks: Tasks::default(), count: Box::new(count) })
     }
 
     pub fn index(&self) -> &Arc<Index> {
         &self.lookup.index
     }
 
-    /// Charges a pod to every budget that it belongs to, or to none; unless `really`, only says what would be.
-    pub async fn spend(
-        self: &Arc<Self>,
-        withdrawal: &Withdrawal<'_>,
-        deadline: Instant,
-        really: bool,
-    ) -> Answer<Spent> {
+    /// The budgets that a loss costs something.
+    pub(crate) async fn concerned(&self, withdrawal: &Withdrawal<'_>) -> Answer<Vec<Arc<Known>>> {
         let namespace = withdrawal.pod.namespace.as_deref().unwrap_or_default();
         let mut budgets = self.lookup.index.budgets_in(namespace);
-        if budgets.is_empty() && withdrawal.expects_budgets && self.has_budgets(namespace).await? {
+        if budgets.is_empty() && withdrawal.expects.budgets && self.has_budgets(namespace).await? {
             // One that was created just now, and the watch is about to bring.
             let brought = self.lookup.index.until(|index| !index.budgets_in(namespace).is_empty());
             // Without it, it has gone again in the meantime.
@@ -104,29 +77,16 @@ impl Ledger {
             budgets = self.lookup.index.budgets_in(namespace);
         }
         if budgets.is_empty() {
-            return Ok(Spent::Granted);
+            return Ok(Vec::new());
         }
-        let late = || Unknown::new("whether its budgets allow it", "there was no answer in time");
-        let spending = async {
-            self.lookup.index.until(Index::is_listed).await;
-            let mut concerned = Vec::new();
-            for known in budgets {
-                if self.concerns(&known, withdrawal).await? {
-                    concerned.push(known);
-                }
+        self.lookup.index.until(Index::is_listed).await;
+        let mut concerned = Vec::new();
+        for known in budgets {
+            if self.concerns(&known, withdrawal).await? {
+                concerned.push(known);
             }
-            let loser = Loser {
-                uid: (&*withdrawal.pod.uid).into(),
-                revision: (&*withdrawal.pod.resource_version).into(),
-                goes: matches!(withdrawal.loss, Loss::Deletion | Loss::Eviction),
-            };
-            if really {
-                self.charge(&concerned, &loser, deadline).await
-            } else {
-                self.peek(&concerned, &loser).await
-            }
-        };
-        timeout_at(deadline, spending).await.unwrap_or_else(|_| Err(late()))
+        }
+        Ok(concerned)
     }
 
     /// Whether there is a budget in a namespace, asked of the API server.
@@ -136,8 +96,8 @@ impl Ledger {
         match timeout(CALL, api.list_metadata(&ListParams::default().limit(1))).await {
             Ok(Ok(list)) => Ok(!list.items.is_empty()),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
-            Ok(Err(error)) => Err(not_read(error.to_string())),
-            Err(_) => Err(not_read("the API server did not answer in time".to_owned())),
+            Ok(Err(error)) => Err(commit::unknown::<Self>(error.to_string())),
+            Err(_) => Err(commit::unknown::<Self>("the API server did not answer in time")),
         }
     }
 
@@ -175,75 +135,43 @@ impl Ledger {
             .await
     }
 
-    /// What would come of it, by what is known.
-    async fn peek(&self, concerned: &[Arc<Known>], loser: &Loser) -> Answer<Spent> {
-        let mut refused = Vec::new();
-        for known in concerned {
-            let budget = readable(known)?;
-            let census = self.census(known).await?;
-            let mut status = known.status.clone();
-            let (admitted, _, _) =
-                admit(budget, &census, &mut status, std::slice::from_ref(loser), Timestamp::now());
-            if let Some(Admitted::No(numbers)) = admitted.first() {
-                refused.push(standing(known, numbers));
-            }
-        }
-        Ok(if refused.is_empty() { Spent::Granted } else { Spent::Refused(refused) })
+    /// How a budget stands that would not allow a loss, by what is known.
+    pub(crate) async fn peek(&self, known: &Known, loser: &Loser) -> Answer<Option<Standing>> {
+        let budget = readable(known)?;
+        let census = self.census(known).await?;
+        let mut status = known.status.clone();
+        let (admitted, _, _) =
+            admit(budget, &census, &mut status, std::slice::from_ref(loser), Timestamp::now());
+        Ok(match admitted.first() {
+            Some(Admitted::No(numbers)) => Some(standing(known, numbers)),
+            _ => None,
+        })
     }
 
-    async fn charge(
+    /// Reserves a loss. Where it was not reserved before, the answer is the time by which it can be given back.
+    pub(crate) async fn charge(
         self: &Arc<Self>,
-        concerned: &[Arc<Known>],
+        known: &Known,
         loser: &Loser,
         deadline: Instant,
-    ) -> Answer<Spent> {
-        // One that clearly does not allow it spares the others a reservation that would be given back.
-        if concerned.len() > 1
-            && let Spent::Refused(refused) = self.peek(concerned, loser).await?
-        {
-            return Ok(Spent::Refused(refused));
-        }
-        for (number, known) in concerned.iter().enumerate() {
-            let refused = match self.ask(&known.key, loser, false, deadline).await {
-                Ok(Admitted::Yes) => continue,
-                Ok(Admitted::No(numbers)) => Ok(Spent::Refused(vec![standing(known, &numbers)])),
-                Err(unknown) => Err(unknown),
-            };
-            for charged in &concerned[..number] {
-                // If this fails, the reservation ends by itself: the pod is seen to live on.
-                let _ = self.ask(&charged.key, loser, true, deadline).await;
-            }
-            return refused;
-        }
-        Ok(Spent::Granted)
+    ) -> Answer<Result<Option<Timestamp>, Standing>> {
+        let said = commit::ask(self, &known.key, Ask::Charge(loser.clone()), deadline).await?;
+        Ok(match said {
+            Admitted::Reserved(at) => Ok(Some(at)),
+            Admitted::Yes => Ok(None),
+            Admitted::No(numbers) => Err(standing(known, &numbers)),
+        })
     }
 
-    /// Puts a request to the account's task, which is started where there is none.
-    async fn ask(
+    /// Gives back what was reserved at a time. If that fails the reservation ends by itself: the pod is seen to live on.
+    pub(crate) async fn release(
         self: &Arc<Self>,
-        key: &Key,
-        loser: &Loser,
-        release: bool,
+        known: &Known,
+        uid: &str,
+        at: Timestamp,
         deadline: Instant,
-    ) -> Answer<Admitted> {
-        let (reply, answer) = oneshot::channel();
-        let request = Request { loser: loser.clone(), release, deadline, reply };
-        {
-            let mut accounts = lock(&self.accounts);
-            let unsent = match accounts.get(key) {
-                Some(account) => account.send(request).err().map(|error| error.0),
-                None => Some(request),
-            };
-            if let Some(request) = unsent {
-                let (sender, receiver) = mpsc::unbounded_channel();
-                // It was just made, and its receiver is here.
-                let _ = sender.send(request);
-                accounts.insert(key.clone(), sender);
-                tokio::spawn(run_account(self.clone(), key.clone(), receiver));
-            }
-        }
-        let lost = || Unknown::new("whether its budgets allow it", "the account was closed");
-        answer.await.unwrap_or_else(|_| Err(lost()))
+    ) {
+        let _ = commit::ask(self, &known.key, Ask::Release(uid.into(), at), deadline).await;
     }
 
     /// The pods of a budget, counted.
@@ -301,7 +229,6 @@ impl Ledger {
         let state = PodState::read(&pod).ok()?;
         Some(if is_available(&pod, &state) { Life::Available } else { Life::Down })
     }
-
     /// Writes a status over the one that was read.
     pub async fn write(&self, known: &Known, status: &Status) -> kube::Result<Known> {
         let Key { namespace, name } = &known.key;
@@ -317,15 +244,81 @@ impl Ledger {
         }))
         .map_err(kube::Error::SerdeError)?;
         let written = api.replace_status(name, &PostParams::default(), &object).await?;
-        (self.count)(Entry::Written);
         Ok(Known::read(&written))
     }
+}
 
-    /// Reads a budget anew; `None` if it is gone.
-    pub async fn read(&self, key: &Key) -> kube::Result<Option<Known>> {
+impl Account for Budgets {
+    type Key = Key;
+    type Known = Known;
+    type Status = Status;
+    type Ask = Ask;
+    type Said = Admitted;
+
+    const QUESTION: &'static str = "whether its budgets allow it";
+
+    fn tasks(&self) -> &Tasks<Self> {
+        &self.tasks
+    }
+
+    fn watched(&self, key: &Key) -> Option<Arc<Known>> {
+        self.lookup.index.budget(key)
+    }
+
+    fn version(known: &Known) -> (&str, &str) {
+        (&known.uid, &known.resource_version)
+    }
+
+    /// By one reading of the index.
+    async fn decide(&self, known: &Known, asked: &[&Ask]) -> Answer<Decided<Self>> {
+        let behind = || commit::unknown::<Self>("this replica has not seen all pods yet");
+        let caught_up =
+            self.lookup.index.until(|index| has_seen_enough(&known.status, index.pods().revision()));
+        timeout(CATCH_UP, caught_up).await.map_err(|_| behind())?;
+        let budget = readable(known)?;
+        let census = self.census(known).await?;
+        let mut status = known.status.clone();
+        let (mut changed, mut losers) = (false, Vec::new());
+        for ask in asked {
+            match ask {
+                Ask::Charge(loser) => losers.push(loser.clone()),
+                Ask::Release(uid, at) => changed |= release(&mut status, uid, *at),
+            }
+        }
+        let (admitted, numbers, reserved) = admit(budget, &census, &mut status, &losers, Timestamp::now());
+        let mut admitted = admitted.into_iter();
+        let said = asked.iter().map(|ask| match ask {
+            Ask::Charge(_) => admitted.next().unwrap_or(Admitted::Yes),
+            Ask::Release(..) => Admitted::Yes,
+        });
+        let said = said.collect();
+        if !changed && !reserved {
+            return Ok((said, None));
+        }
+        numbers.show(&mut status, known.generation);
+        Ok((said, Some(status)))
+    }
+
+    async fn write(&self, known: &Known, status: &Status) -> kube::Result<Known> {
+        Self::write(self, known, status).await
+    }
+
+    async fn read(&self, key: &Key) -> kube::Result<Option<Known>> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.lookup.client.clone(), &key.namespace, &budget_resource());
         Ok(api.get_opt(&key.name).await?.map(|object| Known::read(&object)))
+    }
+
+    fn free() -> Admitted {
+        Admitted::Yes
+    }
+
+    fn is_refusal(said: &Admitted) -> bool {
+        matches!(said, Admitted::No(_))
+    }
+
+    fn count(&self, entry: Entry) {
+        (self.count)(entry);
     }
 }
 
@@ -336,165 +329,4 @@ fn readable(known: &Known) -> Answer<&Budget> {
 fn standing(known: &Known, numbers: &Numbers) -> Standing {
     let Numbers { allowed, available, desired, total } = *numbers;
     Standing { budget: known.key.name.clone(), allowed, available, desired, total }
-}
-
-/// Serves one account until nobody has asked for a while.
-async fn run_account(ledger: Arc<Ledger>, key: Key, mut requests: mpsc::UnboundedReceiver<Request>) {
-    let mut newest: Option<Known> = None;
-    while let Ok(Some(first)) = timeout(IDLE, requests.recv()).await {
-        let mut batch = vec![first];
-        while let Ok(next) = requests.try_recv() {
-            batch.push(next);
-        }
-        settle(&ledger, &key, batch, &mut newest).await;
-    }
-    let mut accounts = lock(&ledger.accounts);
-    // Whoever asked in this very moment finds the sender gone, or the channel closed, and starts another task.
-    requests.close();
-    accounts.remove(&key);
-    while let Ok(late) = requests.try_recv() {
-        let _ = late.reply.send(Err(Unknown::new("whether its budgets allow it", "the account was closed")));
-    }
-}
-
-/// Decides a batch, and answers it.
-async fn settle(ledger: &Ledger, key: &Key, batch: Vec<Request>, newest: &mut Option<Known>) {
-    let mut waiting = batch;
-    // Whether what we know was read or written for this very batch.
-    let mut fresh = false;
-    loop {
-        let now = Instant::now();
-        let (late, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|request| request.deadline <= now);
-        for request in late {
-            let _ = request.reply.send(Err(Unknown::new(
-                "whether its budgets allow it",
-                "too many others asked at the same time",
-            )));
-        }
-        waiting = rest;
-        if waiting.is_empty() {
-            return;
-        }
-        let Some(known) = newest_known(ledger, key, newest) else {
-            // The budget is gone, and refuses nothing any more.
-            return answer_all(waiting, &Ok(Admitted::Yes));
-        };
-        let outcome = decide(ledger, &known, &waiting).await;
-        let (admitted, status) = match outcome {
-            Ok(decided) => decided,
-            Err(unknown) => return answer_all(waiting, &Err(unknown)),
-        };
-        let step = match status {
-            None if fresh => Step::Answer,
-            // Neither a no nor a reservation that is there already is believed from memory.
-            None => Step::Read,
-            Some(status) => match timeout(CALL, ledger.write(&known, &status)).await {
-                Ok(Ok(written)) => {
-                    *newest = Some(written);
-                    Step::Answer
-                }
-                Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
-                    (ledger.count)(Entry::Conflict);
-                    sleep(jitter()).await;
-                    Step::Read
-                }
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                    return answer_all(waiting, &Ok(Admitted::Yes));
-                }
-                Ok(Err(error)) => Step::Fail(error.to_string()),
-                Err(_) => Step::Fail("the API server did not answer in time".to_owned()),
-            },
-        };
-        match step {
-            Step::Answer => {
-                let refused = admitted.iter().filter(|admitted| **admitted != Admitted::Yes).count();
-                (ledger.count)(Entry::Reserved(admitted.len() - refused));
-                (ledger.count)(Entry::Refused(refused));
-                for (request, admitted) in waiting.into_iter().zip(admitted) {
-                    let _ = request.reply.send(Ok(admitted));
-                }
-                return;
-            }
-            Step::Read => match timeout(CALL, ledger.read(key)).await {
-                Ok(Ok(Some(read))) => {
-                    *newest = Some(read);
-                    fresh = true;
-                }
-                Ok(Ok(None)) => return answer_all(waiting, &Ok(Admitted::Yes)),
-                Ok(Err(error)) => return answer_all(waiting, &Err(not_read(error.to_string()))),
-                Err(_) => {
-                    return answer_all(
-                        waiting,
-                        &Err(not_read("the API server did not answer in time".to_owned())),
-                    );
-                }
-            },
-            Step::Fail(why) => return answer_all(waiting, &Err(not_read(why))),
-        }
-    }
-}
-
-enum Step {
-    Answer,
-    Read,
-    Fail(String),
-}
-
-fn not_read(why: String) -> Unknown {
-    Unknown::new("whether its budgets allow it", why)
-}
-
-fn answer_all(requests: Vec<Request>, answer: &Answer<Admitted>) {
-    for request in requests {
-        let _ = request.reply.send(answer.clone());
-    }
-}
-
-/// The newest that we know of a budget: by the watch, or by what we read or wrote ourselves.
-fn newest_known(ledger: &Ledger, key: &Key, newest: &mut Option<Known>) -> Option<Known> {
-    let watched = ledger.lookup.index.budget(key)?;
-    let newer = newest.as_ref().is_none_or(|known| {
-        number(&known.resource_version) < number(&watched.resource_version) || known.uid != watched.uid
-    });
-    if newer {
-        *newest = Some((*watched).clone());
-    }
-    newest.clone()
-}
-
-/// Decides what waits by one reading of the index: the answers, and the status to write if it changes.
-async fn decide(
-    ledger: &Ledger,
-    known: &Known,
-    waiting: &[Request],
-) -> Answer<(Vec<Admitted>, Option<Status>)> {
-    let behind = || Unknown::new("whether its budgets allow it", "this replica has not seen all pods yet");
-    let caught_up =
-        ledger.lookup.index.until(|index| has_seen_enough(&known.status, index.pods().revision()));
-    timeout(CATCH_UP, caught_up).await.map_err(|_| behind())?;
-    let budget = readable(known)?;
-    let census = ledger.census(known).await?;
-    let mut status = known.status.clone();
-    let mut changed = false;
-    for request in waiting.iter().filter(|request| request.release) {
-        changed |= release(&mut status, &request.loser.uid);
-    }
-    let losers: Vec<Loser> =
-        waiting.iter().filter(|request| !request.release).map(|request| request.loser.clone()).collect();
-    let (admitted, numbers, reserved) = admit(budget, &census, &mut status, &losers, Timestamp::now());
-    let mut admitted = admitted.into_iter();
-    let answers = waiting
-        .iter()
-        .map(|request| if request.release { Admitted::Yes } else { admitted.next().unwrap_or(Admitted::Yes) })
-        .collect();
-    if !changed && !reserved {
-        return Ok((answers, None));
-    }
-    numbers.show(&mut status, known.generation);
-    Ok((answers, Some(status)))
-}
-
-/// A few milliseconds, different for everybody.
-fn jitter() -> Duration {
-    Duration::from_micros(1_000 + RandomState::new().hash_one(0) % 7_000)
 }

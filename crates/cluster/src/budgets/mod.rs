@@ -22,20 +22,22 @@ mod watches;
 mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
-use kube::core::GroupVersionKind;
 use palisade_api::budget::{self, Budget, Status};
 use palisade_engine::json::Malformed;
 use tokio::sync::{Notify, watch};
 
 use crate::feed::take_page;
+use crate::lock;
+use crate::objects::resource;
 
+pub(crate) use account::Loser;
 pub use account::{Life, Numbers};
-pub use ledger::{Entry, Ledger, Observed};
+pub use ledger::{Budgets, Observed};
 pub use pods::{Controller, NamespacePods, Pod, Pods, State};
 pub use watches::{keep_index, snapshot, watch_budgets};
 pub use workloads::{KindKey, Workload, Workloads};
@@ -79,8 +81,7 @@ impl Known {
 
 /// How to talk about budgets with a client.
 pub fn budget_resource() -> ApiResource {
-    let gvk = GroupVersionKind::gvk(budget::GROUP, budget::VERSION, budget::KIND);
-    ApiResource::from_gvk_with_plural(&gvk, budget::PLURAL)
+    resource(budget::GROUP, budget::VERSION, budget::KIND, budget::PLURAL)
 }
 
 /// An owner that was asked about, if it was there, and when.
@@ -227,9 +228,4 @@ impl Index {
     fn write_workloads(&self) -> RwLockWriteGuard<'_, Workloads> {
         self.workloads.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A poisoned lock guards plain data that is whole after every statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -45,6 +45,7 @@ struct Request {
 }
 
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few of them")]
 enum Stage {
     /// The replica has decided on a status that it read, and is about to write.
     Decided { base: u64, status: Status },
@@ -179,10 +180,14 @@ impl Cluster {
             return false;
         }
         let (_, census) = self.numbers(replica, &status);
-        let loser =
-            Loser { uid: format!("u{pod}").into(), revision: self.revisions[pod].to_string().into(), goes };
+        let loser = Loser {
+            uid: format!("u{pod}").into(),
+            revision: self.revisions[pod].to_string().into(),
+            goes,
+            tentative: false,
+        };
         let (admitted, _, changed) = admit(&self.budget, &census, &mut status, &[loser], self.now());
-        if admitted != [Admitted::Yes] {
+        if matches!(admitted[..], [Admitted::No(_)]) {
             return false;
         }
         let stage = match (changed, fresh) {

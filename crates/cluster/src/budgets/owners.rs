@@ -17,9 +17,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::budgets::census::Owners;
 use crate::budgets::workloads::{Scale, Workload};
-use crate::budgets::{Controller, Index, lock};
+use crate::budgets::{Controller, Index};
 use crate::discovery::{Discovery, Served, discover};
 use crate::live::{NoAnswer, WHOLE, get, segment};
+use crate::lock;
 
 /// How long one question to the API server may take.
 const CALL: Duration = Duration::from_secs(3);

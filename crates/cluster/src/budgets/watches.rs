@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
 use kube::api::{Api, DynamicObject, ListParams};
-use kube::runtime::watcher::{Config, Event};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,10 +12,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::budgets::owners::scale_of;
 use crate::budgets::workloads::Scale;
-use crate::budgets::{Index, KindKey, Known, budget_resource, lock};
+use crate::budgets::{Index, KindKey, Known, budget_resource};
 use crate::discovery::{Discovery, served_otherwise, watchable};
 use crate::feed::{Fed, feed, list};
 use crate::live::segment;
+use crate::lock;
+use crate::objects::{Change, watch_objects};
 
 /// The workloads that nearly every cluster has.
 pub(crate) const ALWAYS_WATCHED: &[(&str, &str)] =
@@ -29,32 +28,21 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// Watches budgets, for ever.
 pub async fn watch_budgets(client: Client, index: Arc<Index>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &budget_resource());
-    let mut events = watcher(api, Config::default().timeout(60)).default_backoff().boxed();
-    let mut listing: BTreeMap<String, BTreeMap<String, Arc<Known>>> = BTreeMap::new();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => {
-                let known = Known::read(&object);
-                listing
-                    .entry(known.key.namespace.clone())
-                    .or_default()
-                    .insert(known.key.name.clone(), Arc::new(known));
+    watch_objects(client, &budget_resource(), |change| match change {
+        Change::All(objects) => {
+            let mut budgets: BTreeMap<String, BTreeMap<String, Arc<Known>>> = BTreeMap::new();
+            for known in objects.iter().map(Known::read) {
+                let names = budgets.entry(known.key.namespace.clone()).or_default();
+                names.insert(known.key.name.clone(), Arc::new(known));
             }
-            Ok(Event::InitDone) => index.replace_budgets(std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => index.put_budget(Known::read(&object)),
-            Ok(Event::Delete(object)) => {
-                index.remove_budget(&object.namespace().unwrap_or_default(), &object.name_any());
-            }
-            // The kind itself is not there: neither are objects of it.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
-                index.replace_budgets(BTreeMap::new());
-            }
-            // What was last known goes on protecting.
-            Err(error) => tracing::warn!(%error, "watching PodUnavailableBudgets"),
+            index.replace_budgets(budgets);
         }
-    }
+        Change::Put(object) => index.put_budget(Known::read(&object)),
+        Change::Gone(object) => {
+            index.remove_budget(&object.namespace().unwrap_or_default(), &object.name_any());
+        }
+    })
+    .await;
 }
 
 impl Index {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use palisade_cluster::budgets::{Index, Key, Known, Ledger};
+use palisade_cluster::budgets::{Budgets, Index, Key, Known};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -42,10 +42,14 @@ pub struct Inputs {
 }
 
 /// Keeps the status of all budgets while leading. Never ends.
-pub async fn keep_status(ledger: Arc<Ledger>, mut inputs: Inputs) {
-    let index = ledger.index().clone();
-    let mut keeper =
-        Keeper { ledger, since: HashMap::new(), foreseen: HashMap::new(), written: HashMap::new() };
+pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
+    let index = budgets.index().clone();
+    let mut keeper = Keeper {
+        accounts: budgets,
+        since: HashMap::new(),
+        foreseen: HashMap::new(),
+        written: HashMap::new(),
+    };
     let mut leading = false;
     let mut round = Instant::now();
     loop {
@@ -81,7 +85,7 @@ pub async fn keep_status(ledger: Arc<Ledger>, mut inputs: Inputs) {
 }
 
 struct Keeper {
-    ledger: Arc<Ledger>,
+    accounts: Arc<Budgets>,
     /// Since when each reservation has been seen: by budget, pod, and the time that it was made.
     since: HashMap<(Key, String, String), Instant>,
     /// Since when a status knows more than we do.
@@ -138,13 +142,13 @@ impl Keeper {
             };
             ready.push((known, reset));
         }
-        let ledger = &self.ledger;
+        let accounts = &self.accounts;
         let none = HashSet::new();
         let kept: Vec<(Key, Kept)> = futures::stream::iter(ready)
             .map(|(known, reset)| {
                 let due = due.get(&known.key).unwrap_or(&none);
                 async move {
-                    let reconciled = timeout(CALL, reconcile(ledger, &known, due, carried, reset)).await;
+                    let reconciled = timeout(CALL, reconcile(accounts, &known, due, carried, reset)).await;
                     (
                         known.key.clone(),
                         reconciled.unwrap_or_else(|_| Kept::Failed("no answer in time".to_owned())),
@@ -183,7 +187,7 @@ enum Kept {
 }
 
 async fn reconcile(
-    ledger: &Arc<Ledger>,
+    accounts: &Arc<Budgets>,
     known: &Known,
     due: &HashSet<String>,
     carried: &Carried,
@@ -191,12 +195,12 @@ async fn reconcile(
 ) -> Kept {
     let mut lives_on = HashMap::new();
     for uid in due {
-        if let Some(life) = ledger.life_of(&known.key.namespace, uid).await {
+        if let Some(life) = accounts.life_of(&known.key.namespace, uid).await {
             lives_on.insert(uid.clone(), life);
         }
     }
     let observed = if known.budget.is_ok() {
-        match ledger.observe(known, &lives_on).await {
+        match accounts.observe(known, &lives_on).await {
             Ok(observed) => Some(observed),
             Err(unknown) => return Kept::Failed(format!("{}: {}", unknown.question, unknown.why)),
         }
@@ -210,7 +214,7 @@ async fn reconcile(
     if status == known.status {
         return Kept::Same;
     }
-    match ledger.write(known, &status).await {
+    match accounts.write(known, &status).await {
         Ok(_) => Kept::Written,
         // Somebody was faster, and the watch brings what they wrote.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Kept::Same,

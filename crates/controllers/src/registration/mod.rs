@@ -20,15 +20,17 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::gates::FeatureGates;
+use palisade_api::labels::LabelRule;
 use palisade_api::names;
 use palisade_cluster::budgets::{Index, Key};
+use palisade_cluster::flow::{self, Flows};
 use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-pub use announce::announce;
+pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
-pub use plan::{Endpoint, FailurePolicy, Wanted, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Wanted, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
@@ -64,12 +66,13 @@ pub struct Inputs {
     /// `None` until the watches have listed.
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
     pub budgets: Arc<Index>,
+    pub flows: Arc<Flows>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub ancestors: watch::Receiver<Ancestors>,
 }
 
-/// The protections and budgets that the registration in place carries: by name, their uid and generation.
+/// The policies that the registration in place carries: by name, their uid and generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried(BTreeMap<String, (String, Option<i64>)>);
 
@@ -80,7 +83,7 @@ impl Carried {
         Self(protections.into_iter().map(entry).collect())
     }
 
-    /// Whether it carries this generation of a protection.
+    /// Whether it carries this generation of a policy.
     pub fn holds(&self, name: &str, uid: &str, generation: Option<i64>) -> bool {
         self.0.get(name).is_some_and(|(known, carried)| known == uid && *carried == generation)
     }
@@ -89,6 +92,11 @@ impl Carried {
 /// The name by which the registration carries a budget. No protection's has a slash in it.
 pub fn budget_name(key: &Key) -> String {
     format!("{}/{}", key.namespace, key.name)
+}
+
+/// The name by which the registration carries a flow control. No other's has a colon in it.
+pub fn flow_name(name: &str) -> String {
+    format!("flow:{name}")
 }
 
 /// What every replica sees of the registration.
@@ -107,7 +115,7 @@ pub async fn keep(
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
     let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
-    let mut specs = inputs.budgets.specs();
+    let (mut specs, mut flows) = (inputs.budgets.specs(), inputs.flows.specs());
     let mut keeper = Keeper { configurations, settings, answers: false, expected: HashMap::new() };
     let mut next = Instant::now();
     loop {
@@ -121,6 +129,7 @@ pub async fn keep(
             Ok(()) = inputs.eviction_namespaces.changed() => {}
             Ok(()) = inputs.policies.changed() => {}
             Ok(()) = specs.changed() => {}
+            Ok(()) = flows.changed() => {}
             Ok(()) = inputs.discovery.changed() => {}
             Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
@@ -164,7 +173,7 @@ struct Keeper<'a> {
     settings: &'a Settings,
     /// Whether our server has been seen to answer.
     answers: bool,
-    /// The namespaces in which a budget is being created, when that was said, and since when we know.
+    /// The policies that are being created, by annotation; when that was said, and since when we know.
     expected: HashMap<String, (String, Instant)>,
 }
 
@@ -209,8 +218,9 @@ impl Keeper<'_> {
         let discovery = inputs.discovery.borrow().clone();
         let ancestors = inputs.ancestors.borrow().clone();
         let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
+        let flows = inputs.flows.specs().borrow().map(|_| inputs.flows.controls());
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (live, namespaces.zip(policies).zip(discovery).zip(budgets)) {
+        match (live, namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows)) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (Some(_), _) if suspended => {
                 self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
@@ -220,11 +230,13 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (live, Some((((namespaces, policies), discovery), budgets))) => {
+            (live, Some(((((namespaces, policies), discovery), budgets), flows))) => {
                 let expected = self.still_expected(live.as_ref());
                 let mut budget_namespaces: BTreeSet<String> =
                     budgets.iter().map(|known| known.key.namespace.clone()).collect();
-                budget_namespaces.extend(expected.iter().cloned());
+                let announced = expected.iter().filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS));
+                budget_namespaces.extend(announced.map(str::to_owned));
+                let flow = governed(&flows, &expected);
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -233,23 +245,26 @@ impl Keeper<'_> {
                     failure_policy: self.settings.failure_policy,
                     eviction_namespaces: &namespaces,
                     budget_namespaces: &budget_namespaces,
+                    flow: flow.as_ref(),
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
                 let written = self.put(live, plan(&wanted), &expected, &material).await?;
-                let names: Vec<String> = budgets.iter().map(|known| budget_name(&known.key)).collect();
+                let of_budgets =
+                    budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
+                let of_flows =
+                    flows.iter().map(|known| (flow_name(&known.name), &known.uid, known.generation));
+                let named: Vec<(String, &String, Option<i64>)> = of_budgets.chain(of_flows).collect();
                 let carries =
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
-                let carries = carries.chain(
-                    names.iter().zip(&budgets).map(|(name, known)| (&**name, &*known.uid, known.generation)),
-                );
+                let carries = carries
+                    .chain(named.iter().map(|(name, uid, generation)| (&**name, &***uid, *generation)));
                 Ok(Outcome { there: true, written, carries: Some(Carried::of(carries)) })
             }
         }
     }
 
-    /// The namespaces in which budgets are being created, less those that were announced long ago: there is one by
-    /// now, or nothing came of it.
+    /// What is being created, less what was announced long ago: it is there by now, or nothing came of it.
     fn still_expected(&mut self, live: Option<&ValidatingWebhookConfiguration>) -> BTreeSet<String> {
         let announced = live.map(announce::expected).unwrap_or_default();
         self.expected.retain(|name, (said, _)| announced.get(name) == Some(said));
@@ -272,9 +287,7 @@ impl Keeper<'_> {
             webhooks: None,
         });
         desired.labels_mut().insert(names::MANAGED_BY.0.to_owned(), names::MANAGED_BY.1.to_owned());
-        desired.annotations_mut().retain(|key, _| {
-            key.strip_prefix(names::EXPECTED_BUDGETS).is_none_or(|namespace| expected.contains(namespace))
-        });
+        desired.annotations_mut().retain(|key, _| !announce::is_announcement(key) || expected.contains(key));
         // Absent and empty are the same to the API server.
         desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
@@ -300,6 +313,25 @@ impl Keeper<'_> {
         tracing::info!(webhooks = desired.webhooks.as_ref().map_or(0, Vec::len), "wrote the registration");
         Ok(true)
     }
+}
+
+/// Whose pods flow controls are for. One that is being created may be for all; one that nobody can read is.
+fn governed(flows: &[Arc<flow::Known>], expected: &BTreeSet<String>) -> Option<Governed> {
+    let is_there = |name: &str| flows.iter().any(|known| announce::shortened(&known.name) == name);
+    let announced = expected.iter().filter_map(|key| key.strip_prefix(names::EXPECTED_FLOW_CONTROLS));
+    if announced.into_iter().any(|name| !is_there(name)) {
+        return Some(Governed::All);
+    }
+    let rules =
+        flows.iter().map(|known| known.control.as_ref().ok().and_then(|control| control.namespaces.clone()));
+    let Some(all) = rules.collect::<Option<Vec<_>>>() else { return Some(Governed::All) };
+    let mut rules: Vec<LabelRule> = Vec::new();
+    for rule in all {
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    (!rules.is_empty()).then_some(Governed::Selected(rules))
 }
 
 /// Whether it leads to us. Its details are the leader's business.

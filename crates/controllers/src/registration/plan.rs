@@ -10,11 +10,11 @@ use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, RuleWithOperations, ServiceReference, ValidatingWebhook, WebhookClientConfig,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use palisade_api::budget;
 use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::CASCADING_KINDS;
 use palisade_api::labels::{LabelExpression, LabelRule};
 use palisade_api::marks;
+use palisade_api::{budget, flow};
 
 use palisade_cluster::Ancestors;
 
@@ -29,6 +29,8 @@ pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// The webhook for deletions of pods.
 pub(super) const POD_DELETION: &str = "pod-deletion";
+/// The webhook for deletions of pods in all namespaces.
+pub(super) const FLOW: &str = "flow";
 
 /// Where the API server reaches us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,14 @@ pub enum FailurePolicy {
     Ignore,
 }
 
+/// The namespaces that flow controls govern.
+#[derive(Clone, Debug)]
+pub enum Governed {
+    All,
+    /// Those that one of these selects.
+    Selected(Vec<LabelRule>),
+}
+
 /// What the registration is derived from.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
@@ -64,6 +74,8 @@ pub struct Wanted<'a> {
     pub eviction_namespaces: &'a BTreeSet<String>,
     /// Where a budget is now.
     pub budget_namespaces: &'a BTreeSet<String>,
+    /// Whose pods flow controls are for; `None` without any.
+    pub flow: Option<&'a Governed>,
     /// What protections make necessary.
     pub coverage: &'a Coverage,
     /// The owners of something protected.
@@ -74,6 +86,7 @@ pub struct Wanted<'a> {
 pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
     webhooks.extend(wanted.budgets());
+    webhooks.extend(wanted.flow());
     if !wanted.gates.resources_deletion_protection {
         webhooks.extend(wanted.evictions());
         return webhooks;
@@ -194,8 +207,8 @@ impl Wanted<'_> {
         webhooks
     }
 
-    /// Evictions where a pod is labelled, protections name pods, or there is a budget. An eviction carries no labels, so namespaces
-    /// are all there is to select by.
+    /// Evictions where a pod is labelled, protections name pods, there is a budget, or flow control. An eviction carries
+    /// no labels, so namespaces are all there is to select by.
     fn evictions(&self) -> Option<ValidatingWebhook> {
         let protected = match &self.coverage.pods {
             _ if !self.gates.resources_deletion_protection => Namespaces::Some(BTreeSet::new()),
@@ -205,7 +218,9 @@ impl Wanted<'_> {
         };
         let budgets =
             if self.gates.pod_unavailable_budget { self.budget_namespaces.clone() } else { BTreeSet::new() };
-        let namespaces = protected.and(Namespaces::Some(budgets));
+        let flow =
+            if self.flow_is_everywhere() { Namespaces::All } else { Namespaces::Some(BTreeSet::new()) };
+        let namespaces = protected.and(Namespaces::Some(budgets)).and(flow);
         if let Namespaces::Some(named) = &namespaces
             && named.iter().all(|name| name == self.own_namespace)
         {
@@ -214,7 +229,10 @@ impl Wanted<'_> {
         Some(ValidatingWebhook {
             rules: Some(vec![rule("CREATE", "", "pods/eviction")]),
             namespace_selector: Some(self.namespaces(&namespaces)),
-            ..self.counted_webhook("eviction")
+            ..self.webhook_at(
+                "eviction",
+                if self.flow_is_everywhere() { "/admit/protections/flow" } else { "/admit/protections" },
+            )
         })
     }
 
@@ -238,7 +256,10 @@ impl Wanted<'_> {
                 rules: Some(rules.to_vec()),
                 namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
                 match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
-                ..self.webhook_at(name, "/admit/budgets")
+                ..self.webhook_at(
+                    name,
+                    if self.flow_is_everywhere() { "/admit/budgets/flow" } else { "/admit/budgets" },
+                )
             }
         };
         // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
@@ -272,6 +293,64 @@ impl Wanted<'_> {
                 ("closing", format!("{parting} || {closing}")),
             ),
         ]
+    }
+
+    fn flow_is_everywhere(&self) -> bool {
+        self.gates.pod_deletion_flow_control && matches!(self.flow, Some(Governed::All))
+    }
+
+    /// Deletions of pods where there is flow control, and flow controls that are written. Where there are budgets, the
+    /// pods are asked about already; where only some namespaces are governed, evictions are asked about here.
+    fn flow(&self) -> Vec<ValidatingWebhook> {
+        if !self.gates.pod_deletion_flow_control {
+            return Vec::new();
+        }
+        let declared = ValidatingWebhook {
+            rules: Some(vec![RuleWithOperations {
+                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                ..rule("", flow::GROUP, flow::PLURAL)
+            }]),
+            ..self.webhook("flow-controls")
+        };
+        let of_pods =
+            |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
+                rules: Some(rules.to_vec()),
+                namespace_selector: Some(namespaces),
+                match_conditions: Some(vec![MatchCondition {
+                    name: "staying".to_owned(),
+                    expression:
+                        "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) \
+                    && !(has(oldObject.status) && has(oldObject.status.phase) \
+                    && oldObject.status.phase in ['Succeeded', 'Failed'])"
+                            .to_owned(),
+                }]),
+                ..self.webhook_at(name, "/admit/flow")
+            };
+        let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
+        let own = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
+        let mut webhooks = vec![declared];
+        match self.flow {
+            None => {}
+            Some(Governed::All) => {
+                let mut elsewhere = vec![self.own_namespace.to_owned()];
+                if self.gates.pod_unavailable_budget {
+                    elsewhere.extend(
+                        self.budget_namespaces.iter().filter(|name| *name != self.own_namespace).cloned(),
+                    );
+                }
+                let elsewhere = selector(&[requirement(NAMESPACE_NAME, "NotIn", &elsewhere)]);
+                webhooks.push(of_pods(FLOW, &[deletion], elsewhere));
+            }
+            Some(Governed::Selected(rules)) => {
+                webhooks.extend(rules.iter().enumerate().map(|(number, rule)| {
+                    let mut requirements = vec![own.clone()];
+                    requirements.extend(rule.expressions().iter().map(as_requirement));
+                    let (name, rules) = (format!("{FLOW}-{number}"), [deletion.clone(), eviction.clone()]);
+                    of_pods(&name, &rules, selector(&requirements))
+                }));
+            }
+        }
+        webhooks
     }
 
     /// Some namespaces, or all; but never our own, or we could not be mended while we are down.
@@ -379,6 +458,16 @@ mod tests {
         budgets: &[&str],
         gates: FeatureGates,
     ) -> Vec<ValidatingWebhook> {
+        planned_with_flow(endpoint, namespaces, budgets, None, gates)
+    }
+
+    fn planned_with_flow(
+        endpoint: &Endpoint,
+        namespaces: &[&str],
+        budgets: &[&str],
+        flow: Option<&Governed>,
+        gates: FeatureGates,
+    ) -> Vec<ValidatingWebhook> {
         plan(&Wanted {
             endpoint,
             authorities: "PEM",
@@ -387,6 +476,7 @@ mod tests {
             failure_policy: FailurePolicy::Fail,
             eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
             budget_namespaces: &budgets.iter().map(|&name| name.to_owned()).collect(),
+            flow,
             coverage: &Coverage::default(),
             ancestors: &Ancestors::default(),
         })
@@ -402,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_delete_of_an_unlabelled_object_never_leaves_the_api_server() {
-        let rare = ["cascade.palisade.dev", "budgets.palisade.dev"];
+        let rare = ["cascade.palisade.dev", "budgets.palisade.dev", "flow-controls.palisade.dev"];
         for webhook in planned(&[]).into_iter().filter(|webhook| !rare.contains(&webhook.name.as_str())) {
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
             assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
@@ -435,9 +525,10 @@ mod tests {
     fn a_gate_that_is_off_registers_nothing() {
         let url = Endpoint::Url(URL.to_owned());
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
-        assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), ["budgets.palisade.dev"]);
-        let off = FeatureGates { pod_unavailable_budget: false, ..off };
-        assert!(planned_with(&url, &["shop"], &["shop"], off).is_empty());
+        let declared = ["budgets.palisade.dev", "flow-controls.palisade.dev"];
+        assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), declared);
+        let off = FeatureGates { pod_unavailable_budget: false, pod_deletion_flow_control: false, ..off };
+        assert!(planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off).is_empty());
     }
 
     #[test]
@@ -457,6 +548,53 @@ mod tests {
         };
         assert!(of_pods.iter().all(|name| namespaces(name) == ["shop"]));
         assert_eq!(namespaces("eviction.palisade.dev"), ["labelled", "shop"]);
+    }
+
+    #[test]
+    fn with_flow_control_each_deletion_of_a_pod_is_asked_about_once() {
+        let url = Endpoint::Url(URL.to_owned());
+        let planned = |flow: &Governed| {
+            planned_with_flow(&url, &["labelled"], &["shop"], Some(flow), FeatureGates::default())
+        };
+        let find = |webhooks: &[ValidatingWebhook], name: &str| {
+            let name = format!("{name}.palisade.dev");
+            webhooks.iter().find(|webhook| webhook.name == name).cloned()
+        };
+        let asks = |webhook: &ValidatingWebhook| {
+            let path = webhook.client_config.url.as_deref().unwrap().strip_prefix(URL).unwrap().to_owned();
+            let expressions = webhook.namespace_selector.clone().unwrap().match_expressions.unwrap();
+            let told = expressions.iter().map(|expression| {
+                let values = expression.values.clone().unwrap_or_default().join(",");
+                format!(
+                    "{} {} {values}",
+                    expression.key.trim_start_matches("kubernetes.io/"),
+                    expression.operator
+                )
+            });
+            (path, told.collect::<Vec<_>>().join("; "))
+        };
+        let all = planned(&Governed::All);
+        let asked = |name: &str| asks(&find(&all, name).unwrap());
+        let pair = |path: &str, namespaces: &str| (path.to_owned(), namespaces.to_owned());
+        assert_eq!(asked("flow"), pair("/admit/flow", "metadata.name NotIn palisade-system,shop"));
+        assert_eq!(asked("pod-deletion"), pair("/admit/budgets/flow", "metadata.name In shop"));
+        assert_eq!(asked("eviction"), pair("/admit/protections/flow", "metadata.name NotIn palisade-system"));
+
+        let selector = palisade_api::labels::LabelSelector {
+            match_labels: [("tier".to_owned(), "prod".to_owned())].into(),
+            match_expressions: Vec::new(),
+        };
+        let some = planned(&Governed::Selected(vec![LabelRule::of(&selector)]));
+        assert_eq!(
+            asks(&find(&some, "flow-0").unwrap()),
+            pair("/admit/flow", "metadata.name NotIn palisade-system; tier In prod")
+        );
+        assert_eq!(find(&some, "flow-0").unwrap().rules.unwrap().len(), 2, "deletions and evictions");
+        assert!(find(&some, "flow").is_none());
+        assert_eq!(
+            asks(&find(&some, "eviction").unwrap()),
+            pair("/admit/protections", "metadata.name In labelled,shop")
+        );
     }
 
     #[test]

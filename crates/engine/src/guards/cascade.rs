@@ -13,11 +13,11 @@
 
 use std::collections::BTreeMap;
 
-use palisade_api::budget;
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::labels::look_up;
 use palisade_api::marks::Mode as MarkMode;
 use palisade_api::protection::{self, Action, Mode, Rule};
+use palisade_api::{budget, flow};
 
 use crate::guards::labels::marks;
 use crate::object::Definition;
@@ -137,7 +137,9 @@ async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Fo
 
 fn is_ours(definition: &Definition) -> bool {
     let Definition { group, plural, .. } = definition;
-    group == protection::GROUP || (group == budget::GROUP && plural == budget::PLURAL)
+    group == protection::GROUP
+        || (group == budget::GROUP && plural == budget::PLURAL)
+        || (group == flow::GROUP && plural == flow::PLURAL)
 }
 
 /// Whether an object is protected, and so guards what would take it down.

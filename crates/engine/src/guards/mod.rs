@@ -1,14 +1,20 @@
 //! The guards, one file each. To add one: its file here, and its line in [`ask`].
+//!
+//! Budgets and flow controls are asked together: both are charged for a pod, or neither.
 
 mod budgets;
 mod cascade;
+pub(crate) mod flow;
 mod labels;
 mod protections;
 
+use palisade_api::{budget, flow as api};
+
 use crate::Settings;
+use crate::pod::Loss;
 use crate::review::{Action, Review, Subject};
-use crate::verdict::{Found, Verdict};
-use crate::world::World;
+use crate::verdict::{Finding, Found, Guard, Reason, Verdict};
+use crate::world::{Declared, Refused, Withdrawal, World};
 
 /// Asks every guard that is switched on.
 pub(crate) async fn ask(
@@ -29,10 +35,58 @@ pub(crate) async fn ask(
         cascade::ask(subject, review, world, &mut found).await;
     }
     // Last, since it spends what the others would waste.
-    if gates.pod_unavailable_budget && subject.kind.is_pod() {
-        budgets::ask(subject, review, world, &mut found).await;
+    if subject.kind.is_pod() {
+        spend(subject, review, world, settings, &mut found).await;
     }
     found
+}
+
+/// Charges the loss of a pod to budgets and flow controls together.
+async fn spend(
+    subject: &Subject<'_>,
+    review: &Review<'_>,
+    world: &impl World,
+    settings: &Settings,
+    found: &mut Found,
+) {
+    let gates = settings.gates;
+    let loss = if gates.pod_unavailable_budget { budgets::loss(subject, review) } else { Ok(None) };
+    let remover = if gates.pod_deletion_flow_control { flow::remover(subject, review) } else { Ok(None) };
+    let (loss, removed_by) = match (loss, remover) {
+        (Ok(None), Ok(None)) => return,
+        (Ok(loss), Ok(remover)) => (loss, remover),
+        (Err(unknown), _) => return found.findings.push(Finding::unreadable(Guard::Budgets, unknown)),
+        (_, Err(unknown)) => return found.findings.push(Finding::unreadable(Guard::Flow, unknown)),
+    };
+    let really = found.findings.is_empty() && !review.dry_run;
+    let mut withdrawal = Withdrawal {
+        pod: &subject.object.metadata,
+        parting: match &review.action {
+            Action::Update { new, .. } if loss == Some(Loss::Parting) => Some(&new.metadata),
+            _ => None,
+        },
+        loss: loss.clone(),
+        removed_by,
+        expects: review.expects,
+    };
+    let mut spent = world.spend(&withdrawal, really).await;
+    let by_budgets = |refused: &Refused| matches!(refused, Refused::Budget(_) | Refused::BudgetsUnknown(_));
+    // In a namespace that is terminating nothing stays available.
+    if spent.refused.iter().any(by_budgets)
+        && let Some(namespace) = subject.namespace()
+        && world.is_terminating(namespace).await
+    {
+        withdrawal.loss = None;
+        spent = world.spend(&withdrawal, really).await;
+    }
+    let loss = loss.unwrap_or(Loss::Deletion);
+    found.findings.extend(spent.refused.into_iter().map(|refused| match refused {
+        Refused::Budget(standing) => budgets::finding(Reason::Spent(loss.clone(), standing)),
+        Refused::BudgetsUnknown(unknown) => budgets::finding(Reason::SpentUnknown(loss.clone(), unknown)),
+        Refused::Flow(throttled) => flow::finding(throttled),
+        Refused::FlowUnknown(unknown) => flow::unknown(unknown),
+    }));
+    flow::note(spent.passed, found);
 }
 
 /// Whether a policy that is being written says something.
@@ -43,13 +97,19 @@ pub(crate) async fn check_policy(
     world: &impl World,
     settings: &Settings,
 ) -> Verdict {
-    if !settings.gates.pod_unavailable_budget {
-        return Verdict::allow();
-    }
-    let found = budgets::check(subject);
-    let happens = is_new && found.findings.is_empty() && !review.dry_run;
-    if let Some(namespace) = subject.namespace().filter(|_| happens) {
-        world.await_budget(namespace, subject.name()).await;
+    let (gates, name) = (settings.gates, subject.name());
+    let (found, declared) = match &*subject.kind.plural {
+        budget::PLURAL if gates.pod_unavailable_budget => {
+            let namespace = subject.namespace().unwrap_or_default();
+            (budgets::check(subject), Declared::Budget { namespace, name })
+        }
+        api::PLURAL if gates.pod_deletion_flow_control => {
+            (flow::check(subject), Declared::FlowControl { name })
+        }
+        _ => return Verdict::allow(),
+    };
+    if is_new && found.findings.is_empty() && !review.dry_run {
+        world.await_policy(declared).await;
     }
     Verdict::new(subject, found)
 }

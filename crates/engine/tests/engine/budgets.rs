@@ -4,7 +4,8 @@ use std::sync::Mutex;
 
 use futures::executor::block_on;
 use palisade_engine::{
-    Action, Code, Kind, Loss, Object, Part, Review, Spent, Standing, Subject, Unknown, User, Verdict, decide,
+    Action, Code, Expects, Kind, Loss, Object, Part, Refused, Review, Spent, Standing, Subject, Unknown,
+    User, Verdict, decide,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::world::{Given, allowed, kind, outcome, refused, settings};
 
 /// A pod that serves.
-fn pod() -> Value {
+pub(crate) fn pod() -> Value {
     json!({
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "7", "labels": {"app": "web"}},
         "spec": {
@@ -31,7 +32,7 @@ fn pod() -> Value {
 }
 
 /// The pod with one place of it changed.
-fn changed(at: &str, to: &Value) -> Value {
+pub(crate) fn changed(at: &str, to: &Value) -> Value {
     let mut pod = pod();
     match at.rsplit_once('/') {
         Some((parent, key)) if pod.pointer(at).is_none() => {
@@ -44,32 +45,32 @@ fn changed(at: &str, to: &Value) -> Value {
 
 fn spent() -> Spent {
     let standing = Standing { budget: "web".into(), allowed: 0, available: 9, desired: 9, total: 10 };
-    Spent::Refused(vec![standing])
+    Spent { refused: vec![Refused::Budget(standing)], passed: vec![] }
 }
 
-fn review<'a>(action: Action<'a>, user: &'a str, groups: &[&'a str]) -> Review<'a> {
+pub(crate) fn review<'a>(action: Action<'a>, user: &'a str, groups: &[&'a str]) -> Review<'a> {
     Review {
         action,
         user: User { name: user.into(), groups: groups.iter().map(|&group| group.into()).collect() },
         propagation: None,
         is_owner: false,
-        expects_budgets: true,
+        expects: Expects::default(),
         dry_run: false,
     }
 }
 
-fn subject(json: &str) -> Subject<'_> {
+pub(crate) fn subject(json: &str) -> Subject<'_> {
     Subject { kind: Kind::POD, object: Object::parse(json.as_bytes()).unwrap() }
 }
 
-fn delete(pod: &Value, world: &Given) -> Verdict {
+pub(crate) fn delete(pod: &Value, world: &Given) -> Verdict {
     let text = pod.to_string();
     block_on(decide(&review(Action::Delete(subject(&text)), "jane", &[]), world, &settings()))
 }
 
 fn update_by(old: &Value, new: &Value, part: Part, groups: &[&str]) -> Option<Loss> {
     let (old, new) = (old.to_string(), new.to_string());
-    let world = Given { spent: Ok(spent()), ..Given::default() };
+    let world = Given { spent: spent(), ..Given::default() };
     let action = Action::Update { pod: subject(&old), new: Object::parse(new.as_bytes()).unwrap(), part };
     block_on(decide(&review(action, "jane", groups), &world, &settings()));
     world.losses.lock().unwrap().first().map(|(loss, _)| loss.clone())
@@ -81,7 +82,7 @@ fn update(at: &str, to: &Value, part: Part) -> Option<Loss> {
 
 #[test]
 fn a_spent_budget_refuses_with_its_numbers_and_the_next_command() {
-    let world = Given { spent: Ok(spent()), ..Given::default() };
+    let world = Given { spent: spent(), ..Given::default() };
     refused(
         &delete(&pod(), &world),
         429,
@@ -93,8 +94,8 @@ fn a_spent_budget_refuses_with_its_numbers_and_the_next_command() {
 
 #[test]
 fn what_could_not_be_found_out_is_tried_again() {
-    let world =
-        Given { spent: Err(Unknown::new("whether its budgets allow it", "no answer")), ..Given::default() };
+    let unknown = Refused::BudgetsUnknown(Unknown::new("whether its budgets allow it", "no answer"));
+    let world = Given { spent: Spent { refused: vec![unknown], passed: vec![] }, ..Given::default() };
     let (code, message, _) = outcome(&delete(&pod(), &world));
     assert_eq!(code, Some(429), "a drain waits for it");
     assert!(message.unwrap().contains("whether its budgets allow it could not be found out (no answer)"));
@@ -111,7 +112,7 @@ fn what_could_not_be_found_out_is_tried_again() {
 #[case("/metadata/labels/unavailable-pod.kruise.io~1hot", json!(""))]
 #[case("/metadata/annotations", json!({"pub.kruise.io/no-protect": "true"}))]
 fn a_pod_that_is_not_available_costs_nothing(#[case] at: &str, #[case] to: Value) {
-    let world = Given { spent: Ok(spent()), ..Given::default() };
+    let world = Given { spent: spent(), ..Given::default() };
     allowed(&delete(&changed(at, &to), &world));
     assert!(world.losses.lock().unwrap().is_empty());
 }
@@ -126,7 +127,7 @@ fn these_change_nothing_about_it(#[case] at: &str, #[case] to: Value) {
         pod["spec"]["readinessGates"] = json!([]);
     }
     assert_eq!(
-        delete(&pod, &Given { spent: Ok(spent()), ..Given::default() }).code().map(Code::status),
+        delete(&pod, &Given { spent: spent(), ..Given::default() }).code().map(Code::status),
         Some(429)
     );
 }
@@ -185,7 +186,7 @@ fn nothing_is_taken_on_a_dry_run_or_where_something_else_refuses() {
     dry.dry_run = true;
     allowed(&block_on(decide(&dry, &world, &settings())));
     let labelled = changed("/metadata/labels/policy.kruise.io~1delete-protection", &json!("Always"));
-    let both = Given { spent: Ok(spent()), ..Given::default() };
+    let both = Given { spent: spent(), ..Given::default() };
     let verdict = delete(&labelled, &both);
     assert_eq!(verdict.code().map(Code::status), Some(403));
     assert_eq!(verdict.findings.len(), 2, "both are told");
@@ -202,19 +203,19 @@ fn nothing_is_taken_on_a_dry_run_or_where_something_else_refuses() {
 fn in_a_terminating_namespace_nothing_is_kept() {
     let mut pod = pod();
     pod["metadata"]["namespace"] = json!("going");
-    allowed(&delete(&pod, &Given { spent: Ok(spent()), ..Given::default() }));
+    allowed(&delete(&pod, &Given { spent: spent(), ..Given::default() }));
 }
 
 #[test]
 fn our_own_pods_are_never_kept() {
     let mut pod = pod();
     pod["metadata"]["namespace"] = json!("palisade-system");
-    allowed(&delete(&pod, &Given { spent: Ok(spent()), ..Given::default() }));
+    allowed(&delete(&pod, &Given { spent: spent(), ..Given::default() }));
 }
 
 #[test]
 fn an_eviction_is_charged_as_one() {
-    let world = Given { spent: Ok(spent()), pod: Ok(Some(pod().to_string())), ..Given::default() };
+    let world = Given { spent: spent(), pod: Ok(Some(pod().to_string())), ..Given::default() };
     let action = Action::Evict { namespace: "shop".into(), name: "web-0".into() };
     let verdict = block_on(decide(&review(action, "jane", &[]), &world, &settings()));
     assert!(

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod cascade;
+mod flow;
 mod labels;
 mod protections;
 mod world;

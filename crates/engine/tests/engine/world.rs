@@ -7,15 +7,18 @@ use futures::executor::block_on;
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_engine::{
-    Action, Answer, Census, Code, Count, Definition, Judged, Kind, Loss, Object, Place, Protections, Review,
-    Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide, prose,
+    Action, Answer, Census, Code, Count, Definition, Expects, Judged, Kind, Loss, Object, Place, Protections,
+    Refused, Review, Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide,
+    prose,
 };
 use serde_json::Value;
 
 pub(crate) struct Given {
-    pub(crate) spent: Answer<Spent>,
+    pub(crate) spent: Spent,
     /// What was asked of budgets, and whether in earnest.
     pub(crate) losses: Mutex<Vec<(Loss, bool)>>,
+    /// Who was charged to flow controls, and whether in earnest.
+    pub(crate) removals: Mutex<Vec<(String, bool)>>,
     pub(crate) pods: Answer<Census>,
     pub(crate) claims: Answer<Census>,
     pub(crate) instances: Answer<Census>,
@@ -30,8 +33,9 @@ impl Default for Given {
     fn default() -> Self {
         let unasked = || Unknown::new("a question that this case should not ask", "");
         Self {
-            spent: Ok(Spent::Granted),
+            spent: Spent::default(),
             losses: Mutex::default(),
+            removals: Mutex::default(),
             pods: Err(unasked()),
             claims: Err(unasked()),
             instances: Err(unasked()),
@@ -103,9 +107,19 @@ impl World for Given {
         }
         Ok(search)
     }
-    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Answer<Spent> {
-        self.losses.lock().unwrap().push((withdrawal.loss.clone(), really));
-        self.spent.clone()
+    async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Spent {
+        let Withdrawal { loss, removed_by, .. } = withdrawal;
+        self.losses.lock().unwrap().extend(loss.clone().map(|loss| (loss, really)));
+        self.removals.lock().unwrap().extend(removed_by.map(|user| (user.name.to_string(), really)));
+        let mut spent = self.spent.clone();
+        spent.refused.retain(|refused| match refused {
+            Refused::Budget(_) | Refused::BudgetsUnknown(_) => loss.is_some(),
+            Refused::Flow(_) | Refused::FlowUnknown(_) => removed_by.is_some(),
+        });
+        if removed_by.is_none() {
+            spent.passed.clear();
+        }
+        spent
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         self.pod.clone()
@@ -136,6 +150,7 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "Widget" => ("example.com", "widgets"),
         "Event" => ("", "events"),
         "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
+        "PodDeletionFlowControl" => ("policy.kruise.io", "poddeletionflowcontrols"),
         other => panic!("no such kind in these tests: {other}"),
     };
     let kind = kind.strip_prefix("Advanced").unwrap_or(kind);
@@ -148,7 +163,7 @@ fn review(action: Action<'_>) -> Review<'_> {
         user: User { name: "jane".into(), groups: vec!["dev".into()] },
         propagation: None,
         is_owner: false,
-        expects_budgets: false,
+        expects: Expects::default(),
         dry_run: false,
     }
 }
