@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use http::Request;
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher;
 use palisade_cluster::budgets::Index;
@@ -20,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::Error;
 use crate::api_server::resident;
+use crate::pods;
 use crate::report::{Report, millis, quantile};
 
 const PODS: usize = 200;
@@ -107,19 +107,7 @@ async fn evict_all(
     budget: Option<(Kind, Value)>,
     outcome: &mut Outcome,
 ) -> Result<(), Error> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    for number in 0..PODS {
-        let pod = json!({"metadata": {"name": format!("bench-{number}"), "labels": {"app": "bench"}},
-            "spec": {"terminationGracePeriodSeconds": 300, "containers": [{"name": "app", "image": "example/app"}]}});
-        pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
-    }
-    let ready = wait_until(Duration::from_secs(60), || async {
-        let list = pods.list(&ListParams::default().labels("app=bench")).await;
-        list.is_ok_and(|list| list.items.iter().filter(|pod| is_ready(pod)).count() == PODS)
-    });
-    if !ready.await {
-        return Err("the pods did not become ready".into());
-    }
+    pods::create(client, PODS).await?;
     let mut counting = None;
     if let Some(((group, version, kind, plural), spec)) = &budget {
         let resource =
@@ -169,17 +157,7 @@ async fn evict_all(
         counter.abort();
         outcome.writes += WRITES.swap(0, Ordering::Relaxed);
     }
-    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    pods.delete_collection(&now, &ListParams::default().labels("app=bench")).await?;
-    let gone = wait_until(Duration::from_secs(60), || async {
-        pods.list(&ListParams::default().labels("app=bench")).await.is_ok_and(|list| list.items.is_empty())
-    });
-    if gone.await { Ok(()) } else { Err("the pods did not go".into()) }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    pods::remove(client).await
 }
 
 /// Evicts a pod, however often it takes: how long, and how often it was refused.

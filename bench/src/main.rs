@@ -7,7 +7,9 @@ mod api_server;
 mod budgets;
 mod cascade;
 mod decision;
+mod flow;
 mod generated;
+mod pods;
 mod report;
 mod reviews;
 mod server;
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         [] => measure(None),
         [section] => measure(Some(section)),
         _ => Err(
-            "usage: palisade-bench [decision | rules | server | api-server | cascade | budgets | generated]"
+            "usage: palisade-bench [decision | rules | server | api-server | cascade | budgets | generated | flow]"
                 .into(),
         ),
     };
@@ -49,6 +51,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
         Some("decision") => decision::measure(&mut report),
         Some("rules") => decision::measure_rules(&mut report),
         Some("cascade") => cascade::measure(&mut report),
+        Some("flow") => flow::measure(&mut report),
         Some("generated") => generated::measure(&mut report),
         Some("budgets") => budgets::measure(&mut report),
         Some("server") => server::measure(&mut report),
@@ -62,6 +65,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
             cascade::measure(&mut report)?;
             budgets::measure(&mut report)?;
             generated::measure(&mut report)?;
+            flow::measure(&mut report)?;
             report.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("results"))
         }
     }

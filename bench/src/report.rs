@@ -24,6 +24,10 @@ impl Report {
         self.line(&format!("\n## {title}\n\n{text}\n"));
     }
 
+    pub(crate) fn text(&mut self, text: &str) {
+        self.line(text);
+    }
+
     pub(crate) fn table(&mut self, columns: &[&str]) {
         self.row(columns);
         self.row(&vec!["---"; columns.len()]);

@@ -74,7 +74,8 @@ pub(crate) trait Account: Send + Sync + 'static {
     /// The answer where the object is gone: it refuses nothing any more.
     fn free() -> Self::Said;
 
-    fn is_refusal(said: &Self::Said) -> bool;
+    /// What came of a request, if it was for a pod: whether it was refused.
+    fn is_refused(ask: &Self::Ask, said: &Self::Said) -> Option<bool>;
 
     fn count(&self, entry: Entry);
 }
@@ -196,9 +197,10 @@ async fn settle<A: Account>(
         };
         match step {
             Step::Answer => {
-                let refused = said.iter().filter(|said| A::is_refusal(said)).count();
-                account.count(Entry::Reserved(said.len() - refused));
-                account.count(Entry::Refused(refused));
+                let outcomes = asked.iter().zip(&said).filter_map(|(ask, said)| A::is_refused(ask, said));
+                let (refused, reserved): (Vec<bool>, Vec<bool>) = outcomes.partition(|refused| *refused);
+                account.count(Entry::Reserved(reserved.len()));
+                account.count(Entry::Refused(refused.len()));
                 for (request, said) in waiting.into_iter().zip(said) {
                     let _ = request.reply.send(Ok(said));
                 }

@@ -75,14 +75,15 @@ pub struct Subject<'a> {
 }
 
 impl User<'_> {
-    /// Whether a controller of Kubernetes asks. They must not be told to wait: they would do so with a whole queue
+    /// Whether Kubernetes itself asks. Its controllers must not be told to wait: they would do so with a whole queue
     /// behind them.
-    pub(crate) fn is_controller(&self) -> bool {
+    pub(crate) fn is_kubernetes(&self) -> bool {
+        const COMPONENTS: &[&str] =
+            &["system:kube-controller-manager", "system:kube-scheduler", "system:cloud-controller-manager"];
         // This one waits with one pod at a time, and gives a pod up after five tries.
         let waits_alone = self.name == "system:serviceaccount:kube-system:taint-eviction-controller";
-        let of_kubernetes = self.name.starts_with("system:serviceaccount:kube-system:")
-            || self.name == "system:kube-controller-manager";
-        of_kubernetes && !waits_alone
+        let of_kube_system = self.name.starts_with("system:serviceaccount:kube-system:") && !waits_alone;
+        of_kube_system || COMPONENTS.contains(&&*self.name) || self.is_node()
     }
 
     /// Whether a kubelet asks.

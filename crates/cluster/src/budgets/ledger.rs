@@ -313,8 +313,8 @@ impl Account for Budgets {
         Admitted::Yes
     }
 
-    fn is_refusal(said: &Admitted) -> bool {
-        matches!(said, Admitted::No(_))
+    fn is_refused(ask: &Ask, said: &Admitted) -> Option<bool> {
+        matches!(ask, Ask::Charge(_)).then(|| matches!(said, Admitted::No(_)))
     }
 
     fn count(&self, entry: Entry) {

@@ -327,8 +327,8 @@ impl Account for Flows {
         Charged::Yes(None)
     }
 
-    fn is_refusal(said: &Charged) -> bool {
-        matches!(said, Charged::No(_))
+    fn is_refused(ask: &Ask, said: &Charged) -> Option<bool> {
+        matches!(ask, Ask::Charge { .. }).then(|| matches!(said, Charged::No(_)))
     }
 
     fn count(&self, entry: Entry) {

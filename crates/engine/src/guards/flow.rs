@@ -63,7 +63,7 @@ pub(crate) fn retry_after(findings: &[Finding], user: &User<'_>) -> Option<u32> 
         _ => None,
     });
     let longest = waits.collect::<Option<Vec<u32>>>()?.into_iter().max()?;
-    (longest <= WORTH_WAITING && !user.is_controller()).then_some(longest.max(1))
+    (longest <= WORTH_WAITING && !user.is_kubernetes()).then_some(longest.max(1))
 }
 
 /// Whether a flow control says something.

@@ -87,6 +87,7 @@ fn what_could_not_be_found_out_is_tried_again() {
 #[case("jane", None, None)]
 #[case("system:serviceaccount:shop:operator", Some(3), Some(3))]
 #[case("system:kube-controller-manager", Some(3), None)]
+#[case("system:kube-scheduler", Some(3), None)]
 #[case("system:serviceaccount:kube-system:replicaset-controller", Some(3), None)]
 #[case("system:serviceaccount:kube-system:generic-garbage-collector", Some(3), None)]
 #[case("system:serviceaccount:kube-system:taint-eviction-controller", Some(3), Some(3))]
