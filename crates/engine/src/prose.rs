@@ -257,6 +257,13 @@ fn throttling(throttled: &Throttled) -> String {
     if *limit == 0 {
         return format!("flow control \"{control}\": it stops all deletions of pods (limit 0 in {interval})");
     }
+    if used < limit {
+        let wait = next_slot.map(duration).unwrap_or_default();
+        return format!(
+            "flow control \"{control}\": nothing came of its deletion just now, and for {wait} the last slot in {interval} is \
+             left to others"
+        );
+    }
     let pods = if *used == 1 { "pod" } else { "pods" };
     let next = next_slot.map(|seconds| format!("; next slot in {}", duration(seconds))).unwrap_or_default();
     format!("flow control \"{control}\": {used} {pods} deleted in the last {interval} (limit {limit}){next}")

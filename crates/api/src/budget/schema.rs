@@ -49,6 +49,7 @@ pub fn definition() -> Value {
 fn spec() -> Value {
     json!({
         "type": "object",
+        "description": "Which pods it is for, and how many of them may be unavailable.",
         "properties": {
             "selector": {
                 "type": "object", "x-kubernetes-preserve-unknown-fields": true,

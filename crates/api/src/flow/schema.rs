@@ -7,6 +7,9 @@ use crate::schema::{
     Definition, action, age, column, conditions, count, enforced, exempt, label_selector, moment, text, wide,
 };
 
+/// What Go and CEL take for a duration, without a sign.
+const DURATION: &str = "^(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
+
 /// The definition as an object.
 pub fn definition() -> Value {
     let columns = vec![
@@ -51,13 +54,15 @@ pub fn definition() -> Value {
 fn spec() -> Value {
     json!({
         "type": "object",
+        "description": "How many pods may be deleted in which time, and whom that concerns.",
         "required": ["limitRules"],
         "properties": {
             "limitRules": {
                 "type": "array", "minItems": 1, "maxItems": MOST_RULES, "items": rule(),
                 "description": "All of them must agree to a deletion.",
                 "x-kubernetes-validations": [{
-                    "rule": "self.all(a, self.exists_one(b, a.interval == b.interval || duration(a.interval) == duration(b.interval)))",
+                    "rule": format!("self.all(a, self.exists_one(b, a.interval == b.interval || a.interval.matches('{DURATION}') \
+                        && b.interval.matches('{DURATION}') && duration(a.interval) == duration(b.interval)))"),
                     "message": "two rules for the same interval contradict each other",
                 }],
             },
@@ -77,11 +82,10 @@ fn rule() -> Value {
         "properties": {
             "interval": {
                 "type": "string", "maxLength": 32,
-                "pattern": r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$",
                 "description": "How long a deletion counts, from 1s to 24h: 30s, 10m, 1h30m.",
                 "x-kubernetes-validations": [{
-                    "rule": "duration(self) >= duration('1s') && duration(self) <= duration('24h')",
-                    "message": "must be between 1s and 24h",
+                    "rule": format!("self.matches('{DURATION}') && duration(self) >= duration('1s') && duration(self) <= duration('24h')"),
+                    "message": "must be a duration between 1s and 24h, such as 30s, 10m or 1h30m",
                 }],
             },
             "limit": {
@@ -121,7 +125,7 @@ fn status() -> Value {
             }},
             "clocks": {"type": "object", "additionalProperties": count(),
                 "description": "What the clock of each host showed when a replica there last wrote."},
-            "pending": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!(r"^[^@/]+/[^@/]+@{stamp}\??$")},
+            "pending": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!(r"^[^@/]+/[^@/]+@{stamp}(\+[0-9]+)?\??$")},
                 "description": "Pods whose deletion was admitted and not seen yet, by uid."},
             "livedOn": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!("^{stamp}$")},
                 "description": "Pods whose deletion was admitted and nothing came of, and when that was seen: others come first."},

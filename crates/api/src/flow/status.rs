@@ -86,13 +86,15 @@ pub struct Batch {
     pub until: i64,
 }
 
-/// An admitted deletion: `shop/web-0@1f3a09c2:81234567`, with a `?` behind it where who asked may still give it back.
+/// An admitted deletion: `shop/web-0@1f3a09c2:81234567`. `+2500` behind it says for how long it had been asked for by
+/// then, and a `?` that whoever asked may still give it back.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pending {
     pub namespace: String,
     pub name: String,
     pub stamp: Stamp,
+    pub asked_for: i64,
     pub tentative: bool,
 }
 
@@ -147,8 +149,11 @@ impl FromStr for Batch {
 
 impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.tentative { "?" } else { "" };
-        write!(f, "{}/{}@{}{mark}", self.namespace, self.name, self.stamp)
+        write!(f, "{}/{}@{}", self.namespace, self.name, self.stamp)?;
+        if self.asked_for > 0 {
+            write!(f, "+{}", self.asked_for)?;
+        }
+        f.write_str(if self.tentative { "?" } else { "" })
     }
 }
 
@@ -160,8 +165,15 @@ impl FromStr for Pending {
             let (pod, stamp) = text.split_once('@')?;
             let (namespace, name) = pod.split_once('/')?;
             let (stamp, tentative) = stamp.strip_suffix('?').map_or((stamp, false), |stamp| (stamp, true));
+            let (stamp, asked_for) = stamp.split_once('+').unwrap_or((stamp, "0"));
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
-            Some(Self { namespace, name, stamp: stamp.parse().ok()?, tentative })
+            Some(Self {
+                namespace,
+                name,
+                stamp: stamp.parse().ok()?,
+                asked_for: asked_for.parse().ok()?,
+                tentative,
+            })
         };
         read().ok_or_else(|| Unreadable(text.to_owned()))
     }
@@ -199,7 +211,7 @@ mod tests {
             "rules": [{"interval": "1m", "limit": 50, "used": 3, "remaining": 47,
                 "admitted": ["2@1f3a09c2:81234567-81234900", "1@77aa0011:12-12"]}],
             "clocks": {"1f3a09c2": 81_235_000},
-            "pending": {"0a": "shop/web-0@1f3a09c2:81234567", "0c": "shop/web-1@1f3a09c2:81234568?"},
+            "pending": {"0a": "shop/web-0@1f3a09c2:81234567", "0c": "shop/web-1@1f3a09c2:81234568+2500?"},
             "livedOn": {"0b": "1f3a09c2:81234999"},
         });
         let status: Status = serde_json::from_value(written.clone()).unwrap();
@@ -208,7 +220,7 @@ mod tests {
             Batch { pods: 1, clock: "77aa0011".into(), from: 12, until: 12 }
         );
         assert_eq!((&*status.pending["0a"].name, status.pending["0a"].tentative), ("web-0", false));
-        assert!(status.pending["0c"].tentative);
+        assert_eq!((status.pending["0c"].asked_for, status.pending["0c"].tentative), (2_500, true));
         assert_eq!(serde_json::to_value(status).unwrap(), written);
     }
 

@@ -34,6 +34,7 @@ pub fn definition() -> Value {
 fn spec() -> Value {
     json!({
         "type": "object",
+        "description": "What is protected, and how.",
         "required": ["protectedResources"],
         "properties": {
             "protectedResources": {

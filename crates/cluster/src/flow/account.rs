@@ -12,6 +12,8 @@ use palisade_api::labels::look_up;
 use palisade_engine::{Answer, Throttled, User, Withdrawal};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::advance::{Advance, TERMS, Taken};
+use super::clock::Clock;
 use super::window::{Beyond, Charged, Removal, Windows, note_refusals};
 use super::{Flows, Known, flow_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
@@ -22,6 +24,8 @@ use crate::lock;
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// How long refusals are gathered before they are written down.
 const GATHER: Duration = Duration::from_millis(500);
+/// How often it is looked whether what was charged in advance is over.
+const SETTLED: Duration = Duration::from_millis(50);
 /// What is written down without anybody waiting for it may take so long.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// While something counts, a host's clock is told again after one part in so many of the longest interval, so that
@@ -39,6 +43,8 @@ pub(crate) enum Ask {
     Release(String, Stamp),
     /// So many were refused.
     Note(u64),
+    /// What was charged in advance is over.
+    Settle,
 }
 
 /// What a deletion came to.
@@ -166,6 +172,13 @@ impl Flows {
         deadline: Instant,
     ) -> Answer<Outcome> {
         let Ok(control) = &known.control else { return Ok(Outcome::Charged(None)) };
+        if let Some(taken) = self.take_in_advance(known, &removal) {
+            (self.count)(Entry::Reserved(1));
+            return Ok(Outcome::Charged(match taken {
+                Taken::New(stamp) => Some(stamp),
+                Taken::Again => None,
+            }));
+        }
         let noted = !exempts(control, user);
         let charged = commit::ask(self, &known.name, Ask::Charge { removal, noted }, deadline).await?;
         if matches!(charged, Charged::No(_)) {
@@ -176,7 +189,36 @@ impl Flows {
 
     /// Gives back what was charged with a stamp. If that fails it comes back by itself: the pod is seen to live on.
     pub(crate) async fn release(self: &Arc<Self>, known: &Known, uid: &str, stamp: Stamp, deadline: Instant) {
-        let _ = commit::ask(self, &known.name, Ask::Release(uid.to_owned(), stamp), deadline).await;
+        if !self.advances.give_back(&known.name, uid, &stamp) {
+            let _ = commit::ask(self, &known.name, Ask::Release(uid.to_owned(), stamp), deadline).await;
+        }
+    }
+
+    /// Admits a deletion from slots that are charged already, if there are any.
+    fn take_in_advance(&self, known: &Known, removal: &Removal) -> Option<Taken> {
+        let Known { status, uid, generation, .. } = known;
+        if status.pending.contains_key(&removal.uid) || status.lived_on.contains_key(&removal.uid) {
+            return None;
+        }
+        self.advances.take(&known.name, |advance| {
+            let same = advance.uid == *uid && advance.generation == *generation;
+            if same { advance.take(removal, Clock::now()) } else { None }
+        })
+    }
+
+    /// Settles what was charged in advance when it is over. Never ends.
+    pub(super) async fn settle_advances(self: &Arc<Self>) {
+        loop {
+            self.advanced.notified().await;
+            while !self.advances.is_empty() {
+                sleep(SETTLED).await;
+                let settled = self.advances.over(Clock::now()).into_iter().map(async |name| {
+                    // Without an answer it is settled with the next write, or stays counted.
+                    let _ = commit::ask(self, &name, Ask::Settle, Instant::now() + PATIENCE).await;
+                });
+                futures::future::join_all(settled).await;
+            }
+        }
     }
 
     /// Notes a refusal. They are written down together, a moment later.
@@ -280,16 +322,22 @@ impl Account for Flows {
         let control =
             control.map_err(|why| commit::unknown::<Self>(format!("flow control {}: {why}", known.name)))?;
         let (mut status, reading, now) = (known.status.clone(), self.clock.read(), Timestamp::now());
-        let mut beyond = 0;
+        let (mut beyond, mut admitted) = (0, 0);
         let mut windows = Windows::open(control, &mut status, &reading);
         let mut changed = false;
+        if let Some(advance) = self.advances.settle(&known.name).filter(|advance| advance.uid == known.uid) {
+            windows.settle(&advance);
+            // Whoever was busy goes on to be.
+            admitted += advance.taken.len();
+            changed = true;
+        }
         for ask in asked {
             if let Ask::Release(uid, stamp) = ask {
                 changed |= windows.release(uid, stamp);
             }
         }
         let said = asked.iter().map(|ask| match ask {
-            Ask::Release(..) => Charged::Yes(None),
+            Ask::Release(..) | Ask::Settle => Charged::Yes(None),
             Ask::Note(count) => {
                 beyond += count;
                 Charged::Yes(None)
@@ -297,6 +345,7 @@ impl Account for Flows {
             Ask::Charge { removal, noted } => {
                 let (outcome, counts) = windows.charge(removal);
                 changed |= counts;
+                admitted += usize::from(matches!(outcome, Charged::Yes(Some(_))));
                 beyond += u64::from(*noted && matches!(outcome, Charged::Forced(..)));
                 outcome
             }
@@ -305,6 +354,14 @@ impl Account for Flows {
         if !changed && beyond == 0 {
             return Ok((said, None));
         }
+        let advance = windows.advance(TERMS, admitted).map(|(stamp, left)| Advance {
+            uid: known.uid.clone(),
+            generation: known.generation,
+            stamp,
+            left,
+            taken: HashMap::new(),
+        });
+        self.advances.decide(&known.name, advance);
         let departures = lock(&self.departures);
         windows.sweep(|uid| departures.contain(uid), &HashMap::new());
         drop(departures);
@@ -316,7 +373,21 @@ impl Account for Flows {
     }
 
     async fn write(&self, known: &Known, status: &Status) -> kube::Result<Known> {
-        Self::write(self, known, status).await
+        let advance = self.advances.write(&known.name);
+        let written = Self::write(self, known, status).await;
+        match &written {
+            Ok(_) => {
+                if self.advances.written(&known.name, advance) {
+                    self.advanced.notify_one();
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.advances.refused(&known.name, advance);
+            }
+            // It may have been written: what it settled is forgotten, and stays counted if it was not.
+            Err(_) => {}
+        }
+        written
     }
 
     async fn read(&self, key: &String) -> kube::Result<Option<Known>> {

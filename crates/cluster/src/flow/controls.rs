@@ -7,8 +7,9 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use palisade_api::flow::{self, Status};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use super::advance::Advances;
 use super::clock::Clock;
 use super::departures::Departures;
 use super::{Known, flow_resource};
@@ -27,6 +28,9 @@ pub struct Flows {
     /// Moves with everything that is seen of them.
     seen: watch::Sender<u64>,
     pub(super) departures: Mutex<Departures>,
+    /// Slots that this replica has charged in advance.
+    pub(super) advances: Advances,
+    pub(super) advanced: Notify,
     /// Refusals that are not written down yet.
     pub(super) refused: Mutex<HashMap<String, u64>>,
     pub(super) tasks: Tasks<Self>,
@@ -42,6 +46,8 @@ impl Flows {
             specs: watch::channel(None).0,
             seen: watch::channel(0).0,
             departures: Mutex::default(),
+            advances: Advances::default(),
+            advanced: Notify::new(),
             refused: Mutex::default(),
             tasks: Tasks::default(),
             count: Box::new(count),
@@ -74,7 +80,8 @@ impl Flows {
 
     /// Watches them, for ever.
     pub async fn watch(self: Arc<Self>) {
-        watch_objects(self.client.clone(), &flow_resource(), |change| match change {
+        let resource = flow_resource();
+        let watching = watch_objects(self.client.clone(), &resource, |change| match change {
             Change::All(objects) => self.replace(objects.iter().map(Known::read).collect()),
             Change::Put(object) => self.put(Known::read(&object)),
             Change::Gone(object) => {
@@ -83,8 +90,8 @@ impl Flows {
                 drop(controls);
                 self.tell(true);
             }
-        })
-        .await;
+        });
+        tokio::join!(watching, self.settle_advances());
     }
 
     /// Lists them once, for one question.

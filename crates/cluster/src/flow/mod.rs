@@ -8,6 +8,7 @@
 //! ```
 
 mod account;
+mod advance;
 mod clock;
 mod controls;
 mod departures;

@@ -10,11 +10,14 @@ use palisade_api::flow::{Control, Stamp, Status};
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::advance::{Advance, Taken, Terms};
 use super::clock::Offsets;
 use super::window::{Charged, Removal, Windows};
 
 const REPLICAS: usize = 3;
 const PODS: usize = 40;
+/// Slots are charged in advance also where there are few.
+const TERMS: Terms = Terms { busy: 1, ample: 2, share: 2, most: 2, lasting: 60 };
 const RULES: [(&str, i64, i64); 2] = [("4s", 4_000, 3), ("30s", 30_000, 8)];
 
 #[derive(Clone, Debug)]
@@ -78,6 +81,9 @@ struct Replica {
     offsets: Offsets,
     /// The revision and the status that it last saw.
     copy: (u64, Status),
+    /// What it has charged in advance, and what of that it has not settled yet.
+    active: Option<Advance>,
+    settling: Option<Advance>,
 }
 
 /// A decision on its way to the API server.
@@ -90,6 +96,8 @@ struct Flight {
     status: Status,
     charged: Charged,
     at: i64,
+    decided: Option<Advance>,
+    settling: Option<Advance>,
 }
 
 struct Model {
@@ -117,6 +125,8 @@ impl Model {
             host: host(replica),
             offsets: Offsets::default(),
             copy: (1, Status::default()),
+            active: None,
+            settling: None,
         };
         Self {
             control,
@@ -150,10 +160,8 @@ impl Model {
                 self.settle(flight);
             }
             Step::Release(number) if !self.releases.is_empty() => {
-                let (replica, pod, stamp) = self.releases.swap_remove(number % self.releases.len());
-                self.see(replica);
-                let uid = format!("u{pod}");
-                self.write(replica, |windows| windows.release(&uid, &stamp));
+                let (replica, pod, stamp) = self.releases[number % self.releases.len()].clone();
+                self.release(replica, pod, &stamp);
             }
             Step::Tend { replica, fold } => self.tend(replica, fold),
             Step::Crash { replica, moves } => {
@@ -163,7 +171,8 @@ impl Model {
                     self.replicas[replica].host = Host::new(self.hosts);
                     self.hosts += 1;
                 }
-                self.replicas[replica].offsets = Offsets::default();
+                let Replica { offsets, active, settling, .. } = &mut self.replicas[replica];
+                (*offsets, *active, *settling) = (Offsets::default(), None, None);
                 self.see(replica);
             }
             Step::Settle(_) | Step::Release(_) => {}
@@ -172,14 +181,14 @@ impl Model {
 
     fn see(&mut self, replica: usize) {
         let (now, stored) = (self.now, self.stored.clone());
-        let Replica { host, offsets, copy } = &mut self.replicas[replica];
+        let Replica { host, offsets, copy, .. } = &mut self.replicas[replica];
         offsets.observe(&host.name(), host.at(now), stored.0, &stored.1.clocks);
         *copy = stored;
     }
 
     /// Changes the status as a replica knows it; nothing comes of it if somebody was faster.
     fn write(&mut self, replica: usize, change: impl FnOnce(&mut Windows<'_>) -> bool) {
-        let Replica { host, offsets, copy } = &self.replicas[replica];
+        let Replica { host, offsets, copy, .. } = &self.replicas[replica];
         let reading = offsets.read(&host.name(), host.at(self.now));
         let (base, mut status) = copy.clone();
         let mut windows = Windows::open(&self.control, &mut status, &reading);
@@ -192,43 +201,104 @@ impl Model {
     }
 
     fn ask(&mut self, replica: usize, pod: usize, others: Option<bool>, may_read: bool) {
-        if self.gone.contains_key(&pod) {
+        // One decision of a replica is on its way at a time.
+        if self.gone.contains_key(&pod) || self.flights.iter().any(|flight| flight.replica == replica) {
             return;
         }
-        let Replica { host, offsets, copy } = &self.replicas[replica];
-        let fresh = copy.0 == self.stored.0;
-        let reading = offsets.read(&host.name(), host.at(self.now));
-        let (base, mut status) = copy.clone();
-        let mut windows = Windows::open(&self.control, &mut status, &reading);
         let (uid, namespace, name) = (format!("u{pod}"), "shop".to_owned(), format!("web-{pod}"));
         let removal = Removal { uid, namespace, name, forced: false, tentative: others.is_some() };
-        let (charged, writes) = windows.charge(&removal);
+        let now = self.now;
+        let Replica { host, offsets, copy, active, settling } = &mut self.replicas[replica];
+        let is_known =
+            copy.1.pending.contains_key(&removal.uid) || copy.1.lived_on.contains_key(&removal.uid);
+        let advanced = active.as_mut().filter(|_| !is_known);
+        if let Some(taken) = advanced.and_then(|active| active.take(&removal, host.at(now))) {
+            match (others, taken) {
+                (Some(false), Taken::New(stamp)) => self.releases.push((replica, pod, stamp)),
+                (Some(false), Taken::Again) => {}
+                _ => self.granted(pod, now),
+            }
+            return;
+        }
+        let fresh = copy.0 == self.stored.0;
+        let reading = offsets.read(&host.name(), host.at(now));
+        let (base, mut status) = copy.clone();
+        let mut windows = Windows::open(&self.control, &mut status, &reading);
+        let mut writes = false;
+        if let Some(advance) = active.take().or(settling.take()) {
+            windows.settle(&advance);
+            (writes, *settling) = (true, Some(advance));
+        }
+        let (charged, counts) = windows.charge(&removal);
+        writes |= counts;
+        let admitted = usize::from(matches!(charged, Charged::Yes(Some(_))));
+        let advance = if writes { windows.advance(TERMS, admitted) } else { None };
+        let decided = advance.map(|(stamp, left)| Advance {
+            uid: String::new(),
+            generation: None,
+            stamp,
+            left,
+            taken: HashMap::new(),
+        });
         windows.show(None, Timestamp::UNIX_EPOCH);
-        let at = self.now;
         if writes {
-            self.flights.push(Flight { replica, pod, others, base, status, charged, at });
+            let settling = settling.take();
+            self.flights.push(Flight {
+                replica,
+                pod,
+                others,
+                base,
+                status,
+                charged,
+                at: now,
+                decided,
+                settling,
+            });
         } else if !fresh && may_read {
             self.see(replica);
             self.ask(replica, pod, others, false);
         } else if matches!(charged, Charged::Yes(_)) {
-            let at = self.admitted.get(&pod).map_or(at, |(at, _)| *at);
+            let at = self.admitted.get(&pod).map_or(now, |(at, _)| *at);
             self.granted(pod, at);
         }
     }
 
     fn settle(&mut self, flight: Flight) {
-        let Flight { replica, pod, others, base, status, charged, at } = flight;
+        let Flight { replica, pod, others, base, status, charged, at, decided, settling } = flight;
         if base != self.stored.0 {
+            self.replicas[replica].settling = settling;
             self.see(replica);
             return self.ask(replica, pod, others, false);
         }
         self.stored = (base + 1, status);
+        self.replicas[replica].active = decided;
         self.see(replica);
         match (others, charged) {
             (Some(false), Charged::Yes(Some(stamp))) => self.releases.push((replica, pod, stamp)),
             (Some(false), _) | (_, Charged::No(_)) => {}
             _ => self.granted(pod, at),
         }
+    }
+
+    /// Gives back what others refused.
+    fn release(&mut self, replica: usize, pod: usize, stamp: &Stamp) {
+        if self.flights.iter().any(|flight| flight.replica == replica) {
+            return;
+        }
+        self.releases.retain(|(_, other, at)| *other != pod || at != stamp);
+        let uid = format!("u{pod}");
+        let Replica { active, settling, .. } = &mut self.replicas[replica];
+        if active.as_mut().is_some_and(|active| active.give_back(&uid, stamp)) {
+            return;
+        }
+        let advance = active.take().or(settling.take());
+        self.see(replica);
+        self.write(replica, |windows| {
+            if let Some(advance) = &advance {
+                windows.settle(advance);
+            }
+            windows.release(&uid, stamp) || advance.is_some()
+        });
     }
 
     fn granted(&mut self, pod: usize, at: i64) {
@@ -271,7 +341,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
     fn never_more_than_the_limit_whatever_happens(steps in proptest::collection::vec(step(), 1..250)) {

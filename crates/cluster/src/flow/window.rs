@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::{SignedDuration, Timestamp};
 use palisade_api::flow::{Batch, Control, Interval, Pending, Refusals, RuleStatus, Stamp, Status};
 
+use super::advance::{Advance, Terms};
 use super::clock::Reading;
 
 /// A batch spans one part in so many of its interval.
@@ -20,6 +21,8 @@ const MOST_PENDING: usize = 1_000;
 const SAME: i64 = 500;
 /// Within this time it may be, on a busy API server.
 const FRESH: i64 = 5_000;
+/// So long a pod is known that has gone: a deletion without grace is asked about again while the pod is going.
+const LINGER: i64 = 2_000;
 /// How long a pod of which nothing came leaves the last slot to others.
 const COOLING: i64 = 10_000;
 /// How finely refusals are kept, and for how long.
@@ -109,7 +112,7 @@ impl<'a> Windows<'a> {
             Some(beyond) if !removal.forced => (Charged::No(beyond), false),
             beyond => {
                 self.status.lived_on.remove(&removal.uid);
-                let stamp = self.count(removal, i64::MIN);
+                let stamp = self.count(removal, i64::MIN, 0);
                 let charged = match beyond {
                     Some(beyond) => Charged::Forced(Some(stamp), beyond),
                     None => Charged::Yes(Some(stamp)),
@@ -123,6 +126,7 @@ impl<'a> Windows<'a> {
     fn charge_again(&mut self, known: &Pending, removal: &Removal) -> (Charged, bool) {
         let stamp = &known.stamp;
         let age = self.reading.age_of(stamp);
+        let asked_for = known.asked_for + age;
         let counted =
             self.status.rules.iter().all(|rule| rule.admitted.iter().any(|batch| holds(batch, stamp)));
         // Whoever asked first must not give back what somebody else relies on: that takes another stamp.
@@ -132,11 +136,11 @@ impl<'a> Windows<'a> {
         // Nothing came of it, and it is asked for again. Whoever tries again and again does not hold a slot for ever:
         // it must end first, unless there is another.
         let another = self.beyond(1);
-        if let (true, false, Some(beyond)) = (age >= FRESH, removal.forced, another) {
+        if let (true, false, Some(beyond)) = (asked_for >= FRESH, removal.forced, another) {
             return (Charged::No(beyond), false);
         }
         let rules = self.status.rules.clone();
-        self.uncount(stamp);
+        self.uncount(stamp, 1);
         // Only whoever charged it first may give it back.
         let removal = &Removal { tentative: false, ..removal.clone() };
         let after = if stamp.clock == self.reading.clock { stamp.at } else { i64::MIN };
@@ -146,11 +150,11 @@ impl<'a> Windows<'a> {
                 (Charged::No(beyond), false)
             }
             Some(beyond) => {
-                self.count(removal, after);
+                self.count(removal, after, asked_for);
                 (Charged::Forced(None, beyond), true)
             }
             None => {
-                self.count(removal, after);
+                self.count(removal, after, asked_for);
                 (Charged::Yes(None), true)
             }
         }
@@ -158,11 +162,15 @@ impl<'a> Windows<'a> {
 
     /// Gives back what was charged with a stamp, unless somebody relies on it meanwhile.
     pub(crate) fn release(&mut self, uid: &str, stamp: &Stamp) -> bool {
+        self.status.pending.get(uid).is_some_and(|pending| pending.tentative) && self.take_back(uid, stamp)
+    }
+
+    fn take_back(&mut self, uid: &str, stamp: &Stamp) -> bool {
         if self.status.pending.get(uid).is_none_or(|pending| pending.stamp != *stamp) {
             return false;
         }
         self.status.pending.remove(uid);
-        self.uncount(stamp);
+        self.uncount(stamp, 1);
         true
     }
 
@@ -174,10 +182,11 @@ impl<'a> Windows<'a> {
         lives_on: &HashMap<String, Stamp>,
     ) -> bool {
         let before = self.status.pending.len();
-        self.status.pending.retain(|uid, _| !departed(uid));
+        let lingers = |pending: &Pending| self.reading.age_of(&pending.stamp) < LINGER;
+        self.status.pending.retain(|uid, pending| !departed(uid) || lingers(pending));
         let mut changed = self.status.pending.len() != before;
         for (uid, stamp) in lives_on {
-            if self.release(uid, stamp) {
+            if self.take_back(uid, stamp) {
                 let (clock, at) = (self.reading.clock.clone(), self.reading.now);
                 self.status.lived_on.insert(uid.clone(), Stamp { clock, at });
                 changed = true;
@@ -304,43 +313,80 @@ impl<'a> Windows<'a> {
 
     /// Counts a pod as deleted now, and returns the moment that it is known by: no two have the same, and none comes
     /// before the one that it was known by.
-    fn count(&mut self, removal: &Removal, after: i64) -> Stamp {
+    fn count(&mut self, removal: &Removal, after: i64, asked_for: i64) -> Stamp {
+        let stamp = self.add(self.reading.now, after, 1);
+        let Removal { uid, namespace, name, tentative, .. } = removal.clone();
+        self.await_departure(uid, Pending { namespace, name, stamp: stamp.clone(), asked_for, tentative });
+        stamp
+    }
+
+    /// Counts pods as of a moment of our own clock, or the next that nothing is known by.
+    fn add(&mut self, at: i64, after: i64, pods: i64) -> Stamp {
         let clock = &self.reading.clock;
         let newest = self.status.rules.iter().flat_map(|rule| &rule.admitted);
         let newest = newest.filter(|batch| batch.clock == *clock).map(|batch| batch.until).max();
-        let at = self.reading.now.max(newest.map_or(after, |newest| newest.max(after)).saturating_add(1));
+        let at = at.max(newest.map_or(after, |newest| newest.max(after)).saturating_add(1));
         for (rule, length) in self.status.rules.iter_mut().zip(&self.lengths) {
-            let last = rule
-                .admitted
-                .iter_mut()
-                .filter(|batch| batch.clock == *clock && !is_folded(batch))
-                .max_by_key(|batch| batch.until);
-            match last {
+            let mut own = rule.admitted.iter_mut().filter(|batch| batch.clock == *clock && !is_folded(batch));
+            match own.by_ref().max_by_key(|batch| batch.until) {
                 Some(batch) if at - batch.from <= length / BATCHES => {
-                    batch.pods += 1;
+                    batch.pods += pods;
                     batch.until = at;
                 }
-                _ => rule.admitted.push(Batch { pods: 1, clock: clock.clone(), from: at, until: at }),
+                _ => rule.admitted.push(Batch { pods, clock: clock.clone(), from: at, until: at }),
             }
         }
-        let stamp = Stamp { clock: clock.clone(), at };
-        let Removal { uid, namespace, name, tentative, .. } = removal.clone();
-        self.status.pending.insert(uid, Pending { namespace, name, stamp: stamp.clone(), tentative });
+        Stamp { clock: clock.clone(), at }
+    }
+
+    fn await_departure(&mut self, uid: String, pending: Pending) {
+        self.status.pending.insert(uid, pending);
         if self.status.pending.len() > MOST_PENDING {
-            let oldest =
-                self.status.pending.iter().max_by_key(|(_, pending)| self.reading.age_of(&pending.stamp));
+            let age = |pending: &Pending| self.reading.age_of(&pending.stamp);
+            let oldest = self.status.pending.iter().max_by_key(|(_, pending)| age(pending));
             if let Some(oldest) = oldest.map(|(uid, _)| uid.clone()) {
                 self.status.pending.remove(&oldest);
             }
         }
-        stamp
     }
 
-    /// Takes a pod out of the batch that it was counted in, where that is there still.
-    fn uncount(&mut self, stamp: &Stamp) {
+    /// Charges slots in advance, if there are plenty, after so many were admitted at once.
+    pub(crate) fn advance(&mut self, terms: Terms, admitted: usize) -> Option<(Stamp, i64)> {
+        let rules = 0..self.status.rules.len();
+        let least = rules.map(|number| self.status.rules[number].limit - self.used(number)).min()?;
+        let pods = (least / terms.share).min(terms.most);
+        if admitted < terms.busy || least < terms.ample || pods < 1 {
+            return None;
+        }
+        let lasting = self.lengths.iter().map(|length| length / BATCHES).min()?.min(terms.lasting);
+        Some((self.add(self.reading.now + lasting, i64::MIN, pods), pods))
+    }
+
+    /// Writes down who was admitted in advance, and gives back what was not used.
+    pub(crate) fn settle(&mut self, advance: &Advance) {
+        let mut unused = advance.left;
+        for (uid, taken) in &advance.taken {
+            let mut pending = taken.clone();
+            // Another replica was asked about it, too. One pod is one, from when it was last admitted on.
+            if let Some(other) = self.status.pending.get(uid).cloned() {
+                if self.reading.age_of(&other.stamp) < self.reading.age_of(&taken.stamp) {
+                    unused += 1;
+                    pending = other;
+                } else {
+                    self.uncount(&other.stamp, 1);
+                }
+                pending.tentative = false;
+            }
+            self.await_departure(uid.clone(), pending);
+        }
+        self.uncount(&advance.stamp, unused);
+    }
+
+    /// Takes pods out of the batch that they were counted in, where that is there still.
+    fn uncount(&mut self, stamp: &Stamp, pods: i64) {
         for rule in &mut self.status.rules {
             if let Some(batch) = rule.admitted.iter_mut().find(|batch| holds(batch, stamp)) {
-                batch.pods -= 1;
+                batch.pods -= pods;
             }
             rule.admitted.retain(|batch| batch.pods > 0);
         }
@@ -398,6 +444,7 @@ fn keep_refusals(status: &mut Status, now: Timestamp) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::advance::TERMS;
     use super::super::clock::Offsets;
     use super::*;
     use proptest::prelude::*;
@@ -523,6 +570,35 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_has_gone_is_known_for_a_moment() {
+        let control = control(&[("1m", 5)]);
+        let mut till = Till::default();
+        till.delete(&control, 0, "a");
+        till.at(&control, 100, |windows| windows.sweep(|_| true, &HashMap::new()));
+        assert_eq!(
+            till.delete(&control, 200, "a"),
+            Charged::Yes(None),
+            "the same deletion, asked about again"
+        );
+        assert_eq!(till.status.rules[0].used, 1);
+        till.at(&control, 2_000, |windows| windows.sweep(|_| true, &HashMap::new()));
+        assert!(till.status.pending.is_empty());
+    }
+
+    #[test]
+    fn whoever_tries_again_and_again_does_not_hold_a_slot_for_ever() {
+        let control = control(&[("10m", 1)]);
+        let mut till = Till::default();
+        till.delete(&control, 0, "a");
+        assert_eq!(till.delete(&control, 2_500, "a"), Charged::Yes(None));
+        assert_eq!(till.delete(&control, 4_900, "a"), Charged::Yes(None));
+        let stamp = till.status.pending["a"].stamp.clone();
+        assert_eq!(stamp.at, 4_900);
+        assert!(matches!(till.delete(&control, 7_400, "a"), Charged::No(_)));
+        assert_eq!(till.status.pending["a"].stamp, stamp, "it is not asked for anew, and ends by itself");
+    }
+
+    #[test]
     fn what_is_asked_again_after_its_window_counts_again() {
         let control = control(&[("1s", 1)]);
         let mut till = Till::default();
@@ -592,6 +668,36 @@ mod tests {
             2,
             "the hour knows of ten minutes"
         );
+    }
+
+    #[test]
+    fn where_there_is_plenty_slots_are_charged_in_advance_and_what_is_not_used_comes_back() {
+        let (few, plenty) =
+            (control(&[("1m", 50), ("1h", 10_000)]), control(&[("1m", 5_000), ("1h", 10_000)]));
+        let mut till = Till::default();
+        assert_eq!(till.at(&few, 0, |windows| windows.advance(TERMS, 32)), None, "a rule has few left");
+        assert_eq!(till.at(&plenty, 0, |windows| windows.advance(TERMS, 1)), None, "nobody is in a hurry");
+        let (stamp, left) = till.at(&plenty, 1_000, |windows| windows.advance(TERMS, 32)).unwrap();
+        assert_eq!((stamp.at, left), (2_000, 100));
+        assert_eq!(till.status.rules[0].used, 100);
+        let mut advance =
+            Advance { uid: String::new(), generation: None, stamp, left, taken: HashMap::new() };
+        advance.take(&removal("a"), 1_050);
+        advance.take(&removal("b"), 1_060);
+        till.at(&plenty, 2_100, |windows| windows.settle(&advance));
+        let used: Vec<i64> = till.status.rules.iter().map(|rule| rule.used).collect();
+        assert_eq!(used, [2, 2]);
+        assert_eq!(till.status.pending.keys().collect::<Vec<_>>(), ["a", "b"]);
+        let mut again = Advance { stamp: Stamp { clock: "own".to_owned(), at: 2_200 }, ..advance.clone() };
+        again.taken.retain(|uid, _| uid == "a");
+        again.taken.values_mut().for_each(|taken| taken.stamp.at = 2_200);
+        again.left = 0;
+        till.at(&plenty, 2_200, |windows| windows.add(2_200, i64::MIN, 1));
+        till.at(&plenty, 2_300, |windows| windows.settle(&again));
+        assert_eq!(till.status.rules[0].used, 2, "another replica was asked about it, too");
+        let lives_on = HashMap::from([("a".to_owned(), till.status.pending["a"].stamp.clone())]);
+        till.at(&plenty, 21_000, |windows| windows.sweep(|_| false, &lives_on));
+        assert_eq!(till.status.rules[0].used, 1, "one of them lives on");
     }
 
     #[test]

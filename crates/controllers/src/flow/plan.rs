@@ -51,7 +51,10 @@ pub(super) fn is_tripped(status: &Status) -> bool {
 pub(super) fn note(known: &Known, status: &Status) -> String {
     let Some(RuleStatus { interval, limit, used, .. }) = tightest(status) else { return String::new() };
     let pods = if *used == 1 { "pod was" } else { "pods were" };
-    let counted = format!("{used} {pods} deleted in the last {interval} (limit {limit})");
+    let counted = match limit {
+        0 => format!("it stops all deletions of pods (limit 0 in {interval})"),
+        _ => format!("{used} {pods} deleted in the last {interval} (limit {limit})"),
+    };
     if !is_tripped(status) {
         return format!("there is room again: {counted}");
     }

@@ -44,6 +44,15 @@ fn a_rule_that_is_reached_refuses_with_its_numbers_and_the_next_commands(
 }
 
 #[test]
+fn whoever_nothing_came_of_is_told_that_others_come_first() {
+    let message =
+        outcome(&delete(&pod(), &refusing(vec![Refused::Flow(throttled(2, 1, Some(9)))]))).1.unwrap();
+    let because = "flow control \"default\": nothing came of its deletion just now, and for 9s the last slot in 1m is left to \
+                   others. Wait until";
+    assert!(message.contains(because), "{message}");
+}
+
+#[test]
 fn a_limit_of_zero_stops_all() {
     refused(
         &delete(&pod(), &refusing(vec![Refused::Flow(throttled(0, 0, None))])),
