@@ -213,8 +213,9 @@ impl Flows {
             while !self.advances.is_empty() {
                 sleep(SETTLED).await;
                 let settled = self.advances.over(Clock::now()).into_iter().map(async |name| {
-                    // Without an answer it is settled with the next write, or stays counted.
                     let _ = commit::ask(self, &name, Ask::Settle, Instant::now() + PATIENCE).await;
+                    // The flow control is gone, or could not be asked: what it counts stays counted.
+                    self.advances.forget(&name, Clock::now());
                 });
                 futures::future::join_all(settled).await;
             }
@@ -256,8 +257,12 @@ impl Flows {
             windows.fold(false);
         }
         windows.show(known.generation, Timestamp::now());
+        // That our clock goes on is not worth a write.
         if !tell {
-            status.clocks.clone_from(&known.status.clocks);
+            let shown = std::mem::replace(&mut status.clocks, known.status.clocks.clone());
+            if status != known.status {
+                status.clocks = shown;
+            }
         }
         Some(status)
     }

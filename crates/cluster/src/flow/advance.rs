@@ -169,6 +169,13 @@ impl Advances {
         slots.iter().filter(|(_, slot)| over(slot)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Forgets an advance that is over and that nobody settled.
+    pub(super) fn forget(&self, control: &str, now: i64) {
+        if let Some(slot) = lock(&self.0).get_mut(control) {
+            slot.active.take_if(|active| now > active.stamp.at);
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).values().all(|slot| slot.active.is_none())
     }
@@ -227,6 +234,8 @@ mod tests {
         assert_eq!(take("a"), Some(Taken::New(stamp())));
         assert_eq!(advances.over(100), Vec::<String>::new());
         assert_eq!(advances.over(101), ["default"]);
+        advances.forget("default", 100);
+        assert!(!advances.is_empty(), "it is not over");
 
         assert_eq!(settled(), Some((2, 1)));
         assert_eq!(take("b"), None, "not while it is settled");
@@ -239,5 +248,10 @@ mod tests {
         drop(advances.write("default"));
         assert_eq!(settled(), None, "nobody knows whether it was written");
         assert!(advances.is_empty());
+        advances.decide("default", Some(advance(3)));
+        let written = advances.write("default");
+        advances.written("default", written);
+        advances.forget("default", 101);
+        assert!(advances.is_empty(), "the flow control was deleted");
     }
 }

