@@ -6,7 +6,7 @@ use palisade_testkit::wait_until;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, EVENTUALLY, Said, allowed, alone, denied, lifting, shared};
-use crate::pods::{delete, delete_all, evict, going, pods, ready, workload};
+use crate::pods::{delete, delete_all, evict, going, keep_from_evictions, pods, ready, workload};
 
 /// Longer than a reservation is held in vain.
 const EXPIRED: Duration = Duration::from_secs(32);
@@ -300,13 +300,7 @@ fn whoever_tries_again_and_again_does_not_hold_a_slot_for_ever() {
         let ns = &cluster.namespace().await;
         pods(cluster, ns, 3, "").await;
         budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 1")).await;
-        cluster.must(&format!("create pdb strict -n {ns} --selector=app=web --min-available=3")).await;
-        cluster
-            .eventually_prints(
-                &format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}"),
-                |out| out == "3",
-            )
-            .await;
+        keep_from_evictions(cluster, ns, "app=web", 3).await;
         let free = wait_until(EXPIRED, || async {
             evict(cluster, ns, "p0", "").await;
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -653,13 +647,7 @@ fn a_slot_comes_back_when_something_else_refuses() {
         let ns = &cluster.namespace().await;
         pods(cluster, ns, 3, "").await;
         budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 1")).await;
-        cluster.must(&format!("create pdb strict -n {ns} --selector=app=web --min-available=3")).await;
-        cluster
-            .eventually_prints(
-                &format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}"),
-                |out| out == "3",
-            )
-            .await;
+        keep_from_evictions(cluster, ns, "app=web", 3).await;
         let refused = evict(cluster, ns, "p0", "").await;
         assert!(!refused.ok && refused.err.contains("disruption budget"), "{refused:?}");
         let reserved =

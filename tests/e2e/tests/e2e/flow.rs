@@ -7,7 +7,7 @@ use palisade_testkit::wait_until;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, EVENTUALLY, Said, allowed, alone, denied, lifting, shared, warned};
-use crate::pods::{delete, delete_all, evict, going, pods, ready, workload};
+use crate::pods::{delete, delete_all, evict, going, keep_from_evictions, pods, ready, workload};
 
 /// Longer than a slot is held in vain.
 const EXPIRED: Duration = Duration::from_secs(32);
@@ -309,13 +309,7 @@ fn a_slot_comes_back_when_something_else_refuses() {
         let ns = &cluster.namespace().await;
         pods(cluster, ns, 3, "").await;
         control(cluster, ns, &rule("1h", 1)).await;
-        cluster.must(&format!("create pdb strict -n {ns} --selector=app=web --min-available=3")).await;
-        cluster
-            .eventually_prints(
-                &format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}"),
-                |out| out == "3",
-            )
-            .await;
+        keep_from_evictions(cluster, ns, "app=web", 3).await;
         let refused = evict(cluster, ns, "p0", "").await;
         assert!(!refused.ok && refused.err.contains("disruption budget"), "{refused:?}");
         assert_eq!(used(cluster, ns).await, [1], "it was counted before it was refused");
@@ -335,13 +329,7 @@ fn whoever_tries_again_and_again_does_not_hold_a_slot_for_ever() {
         pods(cluster, ns, 2, "").await;
         cluster.must(&format!("label pod p0 -n {ns} kept=yes")).await;
         control(cluster, ns, &rule("1h", 1)).await;
-        cluster.must(&format!("create pdb strict -n {ns} --selector=kept=yes --min-available=1")).await;
-        cluster
-            .eventually_prints(
-                &format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}"),
-                |out| out == "1",
-            )
-            .await;
+        keep_from_evictions(cluster, ns, "kept=yes", 1).await;
         let started = Instant::now();
         let freed = wait_until(Duration::from_secs(45), || async {
             assert!(!evict(cluster, ns, "p0", "").await.ok);

@@ -70,3 +70,10 @@ pub(crate) async fn going(cluster: &Cluster, ns: &str) -> usize {
     let pods = list["items"].as_array().expect("items");
     pods.iter().filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null()).count()
 }
+
+/// A `PodDisruptionBudget` that allows none of so many pods to be evicted.
+pub(crate) async fn keep_from_evictions(cluster: &Cluster, ns: &str, selector: &str, pods: usize) {
+    cluster.must(&format!("create pdb strict -n {ns} --selector={selector} --min-available={pods}")).await;
+    let healthy = format!("get pdb strict -n {ns} -o jsonpath={{.status.currentHealthy}}");
+    cluster.eventually_prints(&healthy, |out| out == pods.to_string()).await;
+}
