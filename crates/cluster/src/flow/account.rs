@@ -248,7 +248,7 @@ impl Flows {
         let (mut status, reading) = (known.status.clone(), self.clock.read());
         let mut windows = Windows::open(control, &mut status, &reading);
         let departures = lock(&self.departures);
-        windows.sweep(|uid| departures.contain(uid), lives_on);
+        windows.sweep(|uid| departures.of(uid), lives_on);
         drop(departures);
         let longest = control.rules.iter().map(|rule| rule.interval.millis).max().unwrap_or_default();
         let told = known.status.clocks.iter().map(|(clock, &shown)| reading.age(clock, shown)).min();
@@ -368,7 +368,7 @@ impl Account for Flows {
         });
         self.advances.decide(&known.name, advance);
         let departures = lock(&self.departures);
-        windows.sweep(|uid| departures.contain(uid), &HashMap::new());
+        windows.sweep(|uid| departures.of(uid), &HashMap::new());
         drop(departures);
         windows.show(known.generation, now);
         if beyond > 0 {

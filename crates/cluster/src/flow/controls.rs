@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::advance::Advances;
 use super::clock::Clock;
-use super::departures::Departures;
+use super::departures::{Departure, Departures};
 use super::{Known, flow_resource};
 use crate::commit::{Entry, Tasks};
 use crate::feed::number;
@@ -136,8 +136,8 @@ impl Flows {
     }
 
     /// Says that a pod was seen to go.
-    pub fn depart(&self, uid: &str) {
-        lock(&self.departures).add(uid);
+    pub fn depart(&self, uid: &str, departure: Departure) {
+        lock(&self.departures).add(uid, departure);
     }
 
     /// Writes a status over the one that was read.

@@ -2,7 +2,7 @@
 //!
 //! Whoever leads watches pods from now on, without a list: what went unseen is asked for by name.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,22 +17,33 @@ use crate::feed::{Fed, watch_from_now};
 const REMEMBERED: usize = 20_000;
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// How a pod was seen to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It is terminating: whoever is asked about it again sees that, too.
+    Going,
+    /// It is gone, and was never seen to terminate: its deletion may still be asked about as if it were there.
+    Gone,
+}
+
 /// The uids of pods that went, the newest of them.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
-    uids: HashSet<Box<str>>,
+    uids: HashMap<Box<str>, Departure>,
     order: VecDeque<Box<str>>,
 }
 
 impl Departures {
-    pub(super) fn contain(&self, uid: &str) -> bool {
-        self.uids.contains(uid)
+    pub(super) fn of(&self, uid: &str) -> Option<Departure> {
+        self.uids.get(uid).copied()
     }
 
-    pub(super) fn add(&mut self, uid: &str) {
-        if !self.uids.insert(uid.into()) {
+    /// The first that was seen counts.
+    pub(super) fn add(&mut self, uid: &str, departure: Departure) {
+        if self.uids.contains_key(uid) {
             return;
         }
+        self.uids.insert(uid.into(), departure);
         self.order.push_back(uid.into());
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
@@ -54,7 +65,8 @@ pub async fn watch_departures(client: Client, flows: Arc<Flows>, mut leading: wa
             }
             let take = |fed: Fed<'_>| match fed {
                 Fed::Applied(pod) if pod.metadata.deletion_timestamp.is_none() => {}
-                Fed::Applied(pod) | Fed::Deleted(pod) => flows.depart(&pod.metadata.uid),
+                Fed::Applied(pod) => flows.depart(&pod.metadata.uid, Departure::Going),
+                Fed::Deleted(pod) => flows.depart(&pod.metadata.uid, Departure::Gone),
                 _ => {}
             };
             if let Err(broken) = watch_from_now(&client, "/api/v1/pods", take).await {
@@ -78,11 +90,11 @@ mod tests {
     fn the_newest_are_remembered() {
         let mut departures = Departures::default();
         for number in 0..=REMEMBERED {
-            departures.add(&number.to_string());
-            departures.add(&number.to_string());
+            departures.add(&number.to_string(), Departure::Going);
+            departures.add(&number.to_string(), Departure::Gone);
         }
-        assert!(!departures.contain("0"));
-        assert!(departures.contain("1"));
+        assert_eq!(departures.of("0"), None);
+        assert_eq!(departures.of("1"), Some(Departure::Going));
         assert_eq!(departures.uids.len(), REMEMBERED);
     }
 }

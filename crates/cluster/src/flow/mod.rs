@@ -25,7 +25,7 @@ use crate::objects::resource;
 pub use account::Life;
 pub(crate) use account::Outcome;
 pub use controls::Flows;
-pub use departures::watch_departures;
+pub use departures::{Departure, watch_departures};
 pub(crate) use window::Removal;
 
 /// A flow control, as it was last seen.

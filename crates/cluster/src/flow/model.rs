@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::advance::{Advance, Taken, Terms};
 use super::clock::Offsets;
+use super::departures::Departure;
 use super::window::{Charged, Removal, Windows};
 
 const REPLICAS: usize = 3;
@@ -323,7 +324,7 @@ impl Model {
         let lives_on: HashMap<String, Stamp> =
             lives_on.map(|(uid, pending)| (uid.clone(), pending.stamp.clone())).collect();
         self.write(replica, |windows| {
-            let swept = windows.sweep(|uid| departed.contains(uid), &lives_on);
+            let swept = windows.sweep(|uid| departed.contains(uid).then_some(Departure::Going), &lives_on);
             if fold {
                 windows.fold(false);
             }

@@ -10,6 +10,7 @@ use palisade_api::flow::{Batch, Control, Interval, Pending, Refusals, RuleStatus
 
 use super::advance::{Advance, Terms};
 use super::clock::Reading;
+use super::departures::Departure;
 
 /// A batch spans one part in so many of its interval.
 const BATCHES: i64 = 40;
@@ -21,7 +22,7 @@ const MOST_PENDING: usize = 1_000;
 const SAME: i64 = 500;
 /// Within this time it may be, on a busy API server.
 const FRESH: i64 = 5_000;
-/// So long a pod is known that has gone: a deletion without grace is asked about again while the pod is going.
+/// So long a pod is known that is gone at once: a deletion without grace is asked about again while the pod goes.
 const LINGER: i64 = 2_000;
 /// How long a pod of which nothing came leaves the last slot to others.
 const COOLING: i64 = 10_000;
@@ -178,12 +179,15 @@ impl<'a> Windows<'a> {
     /// stamp.
     pub(crate) fn sweep(
         &mut self,
-        departed: impl Fn(&str) -> bool,
+        departed: impl Fn(&str) -> Option<Departure>,
         lives_on: &HashMap<String, Stamp>,
     ) -> bool {
         let before = self.status.pending.len();
-        let lingers = |pending: &Pending| self.reading.age_of(&pending.stamp) < LINGER;
-        self.status.pending.retain(|uid, pending| !departed(uid) || lingers(pending));
+        self.status.pending.retain(|uid, pending| match departed(uid) {
+            None => true,
+            Some(Departure::Going) => false,
+            Some(Departure::Gone) => self.reading.age_of(&pending.stamp) < LINGER,
+        });
         let mut changed = self.status.pending.len() != before;
         for (uid, stamp) in lives_on {
             if self.take_back(uid, stamp) {
@@ -574,14 +578,14 @@ mod tests {
         let control = control(&[("1m", 5)]);
         let mut till = Till::default();
         till.delete(&control, 0, "a");
-        till.at(&control, 100, |windows| windows.sweep(|_| true, &HashMap::new()));
+        till.at(&control, 100, |windows| windows.sweep(|_| Some(Departure::Gone), &HashMap::new()));
         assert_eq!(
             till.delete(&control, 200, "a"),
             Charged::Yes(None),
             "the same deletion, asked about again"
         );
         assert_eq!(till.status.rules[0].used, 1);
-        till.at(&control, 2_000, |windows| windows.sweep(|_| true, &HashMap::new()));
+        till.at(&control, 2_000, |windows| windows.sweep(|_| Some(Departure::Gone), &HashMap::new()));
         assert!(till.status.pending.is_empty());
     }
 
@@ -619,12 +623,14 @@ mod tests {
         till.delete(&control, 100, "b");
         let stamp = till.status.pending["a"].stamp.clone();
         let lives_on = HashMap::from([("a".to_owned(), stamp)]);
-        till.at(&control, 20_000, |windows| windows.sweep(|uid| uid == "b", &lives_on));
+        till.at(&control, 20_000, |windows| {
+            windows.sweep(|uid| (uid == "b").then_some(Departure::Going), &lives_on)
+        });
         assert!(till.status.pending.is_empty());
         assert_eq!(till.status.rules[0].used, 1, "b is gone, and counts");
         assert_eq!(till.delete(&control, 21_000, "a"), no("1m", 2, 1, Some(9_000)), "others come first");
         assert!(matches!(till.delete(&control, 22_000, "c"), Charged::Yes(Some(_))));
-        till.at(&control, 22_000, |windows| windows.sweep(|_| true, &lives_on));
+        till.at(&control, 22_000, |windows| windows.sweep(|_| Some(Departure::Going), &lives_on));
         assert_eq!(till.status.rules[0].used, 2, "and what has gone is not given back");
     }
 
@@ -696,7 +702,7 @@ mod tests {
         till.at(&plenty, 2_300, |windows| windows.settle(&again));
         assert_eq!(till.status.rules[0].used, 2, "another replica was asked about it, too");
         let lives_on = HashMap::from([("a".to_owned(), till.status.pending["a"].stamp.clone())]);
-        till.at(&plenty, 21_000, |windows| windows.sweep(|_| false, &lives_on));
+        till.at(&plenty, 21_000, |windows| windows.sweep(|_| None, &lives_on));
         assert_eq!(till.status.rules[0].used, 1, "one of them lives on");
     }
 

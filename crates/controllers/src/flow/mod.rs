@@ -17,7 +17,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::flow::{self, Pending, Stamp, Status};
 use palisade_api::names;
-use palisade_cluster::flow::{Flows, Known, Life};
+use palisade_cluster::flow::{Departure, Flows, Known, Life};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -132,7 +132,7 @@ impl<C: Fn(Tripped) + Send + Sync> Keeper<C> {
         for (control, uid, stamp, life) in answers {
             match life {
                 Life::On => drop(lives_on.entry(control).or_default().insert(uid, stamp)),
-                Life::Over => flows.depart(&uid),
+                Life::Over => flows.depart(&uid, Departure::Going),
                 // It stays counted until somebody can tell.
                 Life::Unknown => {}
             }
