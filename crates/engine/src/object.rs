@@ -27,6 +27,8 @@ pub struct Metadata<'a> {
     pub resource_version: Cow<'a, str>,
     pub namespace: Option<Cow<'a, str>>,
     pub deletion_timestamp: Option<Cow<'a, str>>,
+    /// How long it may take to go, once it is going.
+    pub deletion_grace_seconds: Option<i64>,
     pub owners: Vec<Owner<'a>>,
     /// Whether its dependents are to be left alone when it goes: a finalizer says so.
     pub orphans: bool,
@@ -135,6 +137,7 @@ impl<'a> Metadata<'a> {
                 "uid" => metadata.uid = value.string()?,
                 "resourceVersion" => metadata.resource_version = value.string()?,
                 "namespace" => metadata.namespace = value.string_or_null()?,
+                "deletionGracePeriodSeconds" => metadata.deletion_grace_seconds = value.value()?,
                 "deletionTimestamp" => {
                     metadata.deletion_timestamp = value.string_or_null()?.filter(|time| !time.is_empty());
                 }

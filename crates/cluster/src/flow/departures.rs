@@ -65,8 +65,11 @@ pub async fn watch_departures(client: Client, flows: Arc<Flows>, mut leading: wa
             }
             let take = |fed: Fed<'_>| match fed {
                 Fed::Applied(pod) if pod.metadata.deletion_timestamp.is_none() => {}
-                Fed::Applied(pod) => flows.depart(&pod.metadata.uid, Departure::Going),
-                Fed::Deleted(pod) => flows.depart(&pod.metadata.uid, Departure::Gone),
+                Fed::Applied(pod) if pod.metadata.deletion_grace_seconds != Some(0) => {
+                    flows.depart(&pod.metadata.uid, Departure::Going);
+                }
+                // Without grace it is as good as gone.
+                Fed::Applied(pod) | Fed::Deleted(pod) => flows.depart(&pod.metadata.uid, Departure::Gone),
                 _ => {}
             };
             if let Err(broken) = watch_from_now(&client, "/api/v1/pods", take).await {
