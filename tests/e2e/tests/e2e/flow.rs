@@ -90,7 +90,7 @@ fn a_forced_deletion_counts_once() {
 
 #[test]
 fn of_many_forced_deletions_at_once_exactly_as_many_are_admitted_as_are_allowed() {
-    shared(async |cluster| {
+    alone(async |cluster| {
         let ns = &cluster.namespace().await;
         pods(cluster, ns, 60, "terminationGracePeriodSeconds: 0, ").await;
         control(cluster, ns, &rule("1h", 20)).await;
