@@ -102,6 +102,14 @@ pub(crate) fn unknown<A: Account>(why: impl Into<String>) -> Unknown {
     Unknown::new(A::QUESTION, why)
 }
 
+/// Asks the API server, for as long as that may take.
+pub(crate) async fn call<A: Account, T>(asked: impl Future<Output = kube::Result<T>>) -> Answer<T> {
+    match timeout(CALL, asked).await {
+        Ok(answer) => answer.map_err(|error| unknown::<A>(error.to_string())),
+        Err(_) => Err(unknown::<A>(NO_ANSWER)),
+    }
+}
+
 /// Puts a request to the account's task, which is started where there is none.
 pub(crate) async fn ask<A: Account>(
     account: &Arc<A>,
@@ -206,14 +214,13 @@ async fn settle<A: Account>(
                 }
                 return;
             }
-            Step::Read => match timeout(CALL, account.read(key)).await {
-                Ok(Ok(Some(read))) => {
+            Step::Read => match call::<A, _>(account.read(key)).await {
+                Ok(Some(read)) => {
                     *newest = Some(read);
                     fresh = true;
                 }
-                Ok(Ok(None)) => return answer_all(waiting, &Ok(A::free())),
-                Ok(Err(error)) => return answer_all(waiting, &Err(unknown::<A>(error.to_string()))),
-                Err(_) => return answer_all(waiting, &Err(unknown::<A>(NO_ANSWER))),
+                Ok(None) => return answer_all(waiting, &Ok(A::free())),
+                Err(unknown) => return answer_all(waiting, &Err(unknown)),
             },
             Step::Fail(why) => return answer_all(waiting, &Err(unknown::<A>(why))),
         }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use palisade_api::flow::Stamp;
-use palisade_engine::{Answer, Loss, Refused, Spent, Unknown, User, Withdrawal};
+use palisade_engine::{Answer, Loss, Refused, Spent, User, Withdrawal};
 use tokio::time::{Instant, timeout_at};
 
 use crate::budgets::{self, Budgets, Loser};
+use crate::commit::{self, Account};
 use crate::flow::{self, Flows, Outcome, Removal};
 
 /// How long before the review's deadline a flow control is given up that would not refuse anyway.
@@ -47,12 +48,12 @@ impl Ledger {
         let mut spent = Spent::default();
         let mut bill = Bill { pod, budgets: Vec::new(), flows: Vec::new(), counting: Vec::new(), deadline };
         if pod.loss.is_some() {
-            match in_time(deadline, BUDGETS, self.budgets.concerned(pod)).await {
+            match in_time::<Budgets, _>(deadline, self.budgets.concerned(pod)).await {
                 Ok(budgets) => bill.budgets = budgets,
                 Err(unknown) => spent.refused.push(Refused::BudgetsUnknown(unknown)),
             }
         }
-        match in_time(deadline, FLOWS, self.flows.concerned(pod)).await {
+        match in_time::<Flows, _>(deadline, self.flows.concerned(pod)).await {
             Ok(concerned) => {
                 for (known, forced) in concerned {
                     if forced { &mut bill.counting } else { &mut bill.flows }.push(known);
@@ -76,7 +77,7 @@ impl Ledger {
     async fn peek(&self, bill: &Bill<'_>, fresh: bool, spent: &mut Spent) {
         let deadline = bill.deadline;
         for known in &bill.budgets {
-            match in_time(deadline, BUDGETS, self.budgets.peek(known, &bill.loser())).await {
+            match in_time::<Budgets, _>(deadline, self.budgets.peek(known, &bill.loser())).await {
                 Ok(None) => {}
                 Ok(Some(standing)) => spent.refused.push(Refused::Budget(standing)),
                 Err(unknown) => spent.refused.push(Refused::BudgetsUnknown(unknown)),
@@ -85,7 +86,7 @@ impl Ledger {
         let Some(user) = bill.pod.removed_by else { return };
         for known in &bill.flows {
             let removal = bill.removal(false);
-            match in_time(deadline, FLOWS, self.flows.peek(known, &removal, user, fresh)).await {
+            match in_time::<Flows, _>(deadline, self.flows.peek(known, &removal, user, fresh)).await {
                 Ok(Outcome::Refused(throttled)) => spent.refused.push(Refused::Flow(throttled)),
                 Ok(_) => {}
                 Err(unknown) => spent.refused.push(Refused::FlowUnknown(unknown)),
@@ -94,7 +95,7 @@ impl Ledger {
         for known in bill.counting.iter().filter(|_| fresh) {
             let removal = bill.removal(true);
             let peeked =
-                in_time(deadline - SPARE, FLOWS, self.flows.peek(known, &removal, user, fresh)).await;
+                in_time::<Flows, _>(deadline - SPARE, self.flows.peek(known, &removal, user, fresh)).await;
             // It fails open: it would not refuse.
             if let Ok(Outcome::Passed(_, throttled)) = peeked {
                 spent.passed.push(throttled);
@@ -114,7 +115,7 @@ impl Ledger {
         let deadline = bill.deadline - SPARE;
         for known in &bill.counting {
             let charge = self.flows.charge(known, bill.removal(true), user, deadline);
-            match in_time(deadline, FLOWS, charge).await {
+            match in_time::<Flows, _>(deadline, charge).await {
                 Ok(Outcome::Passed(_, throttled)) => spent.passed.push(throttled),
                 Ok(_) => {}
                 // It fails open: it would not refuse.
@@ -129,7 +130,7 @@ impl Ledger {
     async fn charge_all<'b>(&self, bill: &'b Bill<'_>, charged: &mut Vec<Charge<'b>>) -> Result<(), Refused> {
         let deadline = bill.deadline;
         for known in &bill.budgets {
-            match in_time(deadline, BUDGETS, self.budgets.charge(known, &bill.loser(), deadline)).await {
+            match in_time::<Budgets, _>(deadline, self.budgets.charge(known, &bill.loser(), deadline)).await {
                 Ok(Ok(at)) => charged.extend(at.map(|at| Charge::Budget(known, at))),
                 Ok(Err(standing)) => return Err(Refused::Budget(standing)),
                 Err(unknown) => return Err(Refused::BudgetsUnknown(unknown)),
@@ -138,7 +139,7 @@ impl Ledger {
         let none = User::default();
         let user = bill.pod.removed_by.unwrap_or(&none);
         for known in &bill.flows {
-            match in_time(deadline, FLOWS, self.flows.charge(known, bill.removal(false), user, deadline))
+            match in_time::<Flows, _>(deadline, self.flows.charge(known, bill.removal(false), user, deadline))
                 .await
             {
                 Ok(Outcome::Charged(stamp) | Outcome::Passed(stamp, _)) => {
@@ -185,10 +186,7 @@ impl Bill<'_> {
     }
 }
 
-const BUDGETS: &str = "whether its budgets allow it";
-const FLOWS: &str = "whether flow controls allow it";
-
-async fn in_time<T>(deadline: Instant, question: &str, asked: impl Future<Output = Answer<T>>) -> Answer<T> {
-    let late = |_| Err(Unknown::new(question, "there was no answer in time"));
+async fn in_time<A: Account, T>(deadline: Instant, asked: impl Future<Output = Answer<T>>) -> Answer<T> {
+    let late = |_| Err(commit::unknown::<A>("there was no answer in time"));
     timeout_at(deadline, asked).await.unwrap_or_else(late)
 }

@@ -2,10 +2,11 @@
 
 use futures::StreamExt;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
+use serde::de::DeserializeOwned;
 
 /// What a watch brings.
 pub(crate) enum Change {
@@ -18,6 +19,21 @@ pub(crate) enum Change {
 /// How to talk about a kind with a client.
 pub(crate) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// Whether there is an object; none, if the cluster does not know the kind.
+pub(crate) async fn exist(api: &Api<DynamicObject>) -> kube::Result<bool> {
+    match api.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(list) => Ok(!list.items.is_empty()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The status of an object; an empty one, where it cannot be read: it is written anew.
+pub(crate) fn status_of<T: DeserializeOwned + Default>(object: &DynamicObject) -> T {
+    let status = object.data.get("status");
+    status.and_then(|status| serde_json::from_value(status.clone()).ok()).unwrap_or_default()
 }
 
 /// Watches all objects of a kind, for ever. The first that it tells is all of them; none, if the cluster does not know

@@ -9,7 +9,7 @@ use palisade_api::protection::{self, Rule, Spec, Status, UnreadableProtection, r
 use palisade_engine::Protections;
 use tokio::sync::watch;
 
-use crate::objects::{Change, resource, watch_objects};
+use crate::objects::{Change, resource, status_of, watch_objects};
 
 /// One protection, as it was last seen.
 #[derive(Clone, Debug)]
@@ -43,12 +43,7 @@ impl Policy {
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation,
             rules,
-            // A status that cannot be read is written anew.
-            status: object
-                .data
-                .get("status")
-                .and_then(|status| serde_json::from_value(status.clone()).ok())
-                .unwrap_or_default(),
+            status: status_of(object),
         }
     }
 }

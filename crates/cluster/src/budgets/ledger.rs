@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, DynamicObject, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
 use palisade_engine::{Answer, Metadata, Object, PodState, Standing, Unknown, Withdrawal, is_available};
 use serde_json::json;
@@ -23,6 +23,7 @@ use crate::budgets::{Controller, Index, Key, Known, budget_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::discovery::Discovery;
 use crate::live::{WHOLE, get, segment};
+use crate::objects::exist;
 
 /// How long a request waits for the index to catch up with what another replica has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -93,12 +94,7 @@ impl Budgets {
     async fn has_budgets(&self, namespace: &str) -> Answer<bool> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.lookup.client.clone(), namespace, &budget_resource());
-        match timeout(CALL, api.list_metadata(&ListParams::default().limit(1))).await {
-            Ok(Ok(list)) => Ok(!list.items.is_empty()),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
-            Ok(Err(error)) => Err(commit::unknown::<Self>(error.to_string())),
-            Err(_) => Err(commit::unknown::<Self>("the API server did not answer in time")),
-        }
+        commit::call::<Self, _>(exist(&api)).await
     }
 
     /// Whether a pod costs something of a budget.

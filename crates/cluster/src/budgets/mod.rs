@@ -33,7 +33,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::feed::take_page;
 use crate::lock;
-use crate::objects::resource;
+use crate::objects::{resource, status_of};
 
 pub(crate) use account::Loser;
 pub use account::{Life, Numbers};
@@ -69,12 +69,7 @@ impl Known {
             generation: object.metadata.generation,
             resource_version: object.resource_version().unwrap_or_default(),
             budget: Budget::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)),
-            // A status that cannot be read is written anew.
-            status: object
-                .data
-                .get("status")
-                .and_then(|status| serde_json::from_value(status.clone()).ok())
-                .unwrap_or_default(),
+            status: status_of(object),
         }
     }
 }

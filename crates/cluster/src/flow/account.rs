@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::Api;
 use palisade_api::action::Action;
 use palisade_api::flow::{Control, Stamp, Status};
 use palisade_api::labels::look_up;
@@ -19,6 +19,7 @@ use super::{Flows, Known, flow_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::live::{METADATA, get, segment};
 use crate::lock;
+use crate::objects::exist;
 
 /// How long a request waits for the watch to bring a flow control that is there.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -110,13 +111,8 @@ impl Flows {
 
     /// Whether there is one, asked of the API server.
     async fn exist(&self) -> Answer<bool> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &flow_resource());
-        match timeout(CALL, api.list_metadata(&ListParams::default().limit(1))).await {
-            Ok(Ok(list)) => Ok(!list.items.is_empty()),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
-            Ok(Err(error)) => Err(commit::unknown::<Self>(error.to_string())),
-            Err(_) => Err(commit::unknown::<Self>("the API server did not answer in time")),
-        }
+        let api = Api::all_with(self.client.clone(), &flow_resource());
+        commit::call::<Self, _>(exist(&api)).await
     }
 
     async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
@@ -147,20 +143,12 @@ impl Flows {
         user: &User<'_>,
         fresh: bool,
     ) -> Answer<Outcome> {
-        let read = if fresh { self.read_in_time(&known.name).await? } else { None };
+        let read = if fresh { commit::call::<Self, _>(self.read(&known.name)).await? } else { None };
         let known = read.as_ref().unwrap_or(known);
         let Ok(control) = &known.control else { return Ok(Outcome::Charged(None)) };
         let (mut status, reading) = (known.status.clone(), self.clock.read());
         let (charged, _) = Windows::open(control, &mut status, &reading).charge(removal);
         Ok(outcome(known, control, user, charged))
-    }
-
-    async fn read_in_time(&self, name: &str) -> Answer<Option<Known>> {
-        match timeout(CALL, self.read(name)).await {
-            Ok(Ok(read)) => Ok(read),
-            Ok(Err(error)) => Err(commit::unknown::<Self>(error.to_string())),
-            Err(_) => Err(commit::unknown::<Self>("the API server did not answer in time")),
-        }
     }
 
     /// Counts a deletion.
@@ -247,9 +235,7 @@ impl Flows {
         let control = known.control.as_ref().ok()?;
         let (mut status, reading) = (known.status.clone(), self.clock.read());
         let mut windows = Windows::open(control, &mut status, &reading);
-        let departures = lock(&self.departures);
-        windows.sweep(|uid| departures.of(uid), lives_on);
-        drop(departures);
+        self.sweep(&mut windows, lives_on);
         let longest = control.rules.iter().map(|rule| rule.interval.millis).max().unwrap_or_default();
         let told = known.status.clocks.iter().map(|(clock, &shown)| reading.age(clock, shown)).min();
         let tell = !windows.is_empty() && told.is_none_or(|age| age > (longest / TOLD).max(60_000));
@@ -265,6 +251,11 @@ impl Flows {
             }
         }
         Some(status)
+    }
+
+    fn sweep(&self, windows: &mut Windows<'_>, lives_on: &HashMap<String, Stamp>) {
+        let departures = lock(&self.departures);
+        windows.sweep(|uid| departures.of(uid), lives_on);
     }
 
     /// Whether a pod is there, and not going. Nobody's word is nothing.
@@ -367,9 +358,7 @@ impl Account for Flows {
             taken: HashMap::new(),
         });
         self.advances.decide(&known.name, advance);
-        let departures = lock(&self.departures);
-        windows.sweep(|uid| departures.of(uid), &HashMap::new());
-        drop(departures);
+        self.sweep(&mut windows, &HashMap::new());
         windows.show(known.generation, now);
         if beyond > 0 {
             note_refusals(&mut status, beyond, now);

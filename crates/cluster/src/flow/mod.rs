@@ -20,7 +20,7 @@ use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
 use palisade_api::flow::{self, Control, Status};
 
-use crate::objects::resource;
+use crate::objects::{resource, status_of};
 
 pub use account::Life;
 pub(crate) use account::Outcome;
@@ -48,12 +48,7 @@ impl Known {
             generation: object.metadata.generation,
             resource_version: object.resource_version().unwrap_or_default(),
             control: Control::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)),
-            // The schema keeps out a status that cannot be read; one that is there all the same is written anew.
-            status: object
-                .data
-                .get("status")
-                .and_then(|status| serde_json::from_value(status.clone()).ok())
-                .unwrap_or_default(),
+            status: status_of(object),
         }
     }
 }
