@@ -19,6 +19,8 @@ mod search;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use jiff::Timestamp;
+
 pub use ancestors::{Ancestors, watch_ancestors};
 pub use commit::Entry;
 pub use discovery::{Discovery, Served, discover, served_otherwise, watch_discovery, watchable};
@@ -31,4 +33,9 @@ pub use policies::{Policies, Policy, list_protections, protection_resource, watc
 /// A poisoned lock guards plain data that is whole after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As Kubernetes writes times: whole seconds.
+pub fn seconds(moment: Timestamp) -> String {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use palisade_api::condition::Condition;
+use palisade_cluster::seconds;
 
 /// Sets a condition, and keeps the time of its last change where it did not.
 pub(crate) fn set_condition(
@@ -30,9 +31,4 @@ pub(crate) fn set_condition(
         Some(index) => conditions[index] = new,
         None => conditions.push(new),
     }
-}
-
-/// As Kubernetes writes times: whole seconds.
-pub(crate) fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }

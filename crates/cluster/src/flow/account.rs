@@ -1,6 +1,6 @@
 //! Flow controls as accounts: who counts a deletion, and what came of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use kube::api::Api;
 use palisade_api::action::Action;
 use palisade_api::flow::{Control, Stamp, Status};
-use palisade_api::labels::look_up;
-use palisade_engine::{Answer, Throttled, User, Withdrawal};
+use palisade_engine::json::Malformed;
+use palisade_engine::{Answer, Object, Throttled, User, Withdrawal};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::advance::{Advance, TERMS, Taken};
 use super::clock::Clock;
-use super::window::{Beyond, Charged, Removal, Windows, note_refusals};
+use super::refusals::note_refusals;
+use super::window::{Beyond, Charged, Removal, Windows};
 use super::{Flows, Known, flow_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::live::{METADATA, get, segment};
@@ -81,7 +82,7 @@ impl Flows {
             controls = self.controls();
         }
         let namespace = withdrawal.pod.namespace.as_deref().unwrap_or_default();
-        let mut labels = None;
+        let mut labelled = None;
         let mut concerned = Vec::new();
         for known in controls {
             let control = known.control.as_ref();
@@ -95,11 +96,13 @@ impl Flows {
                 continue;
             }
             if let Some(selected) = &control.namespaces {
-                let labels = match &labels {
-                    Some(labels) => labels,
-                    None => labels.insert(self.namespace_labels(namespace).await?),
+                let text = match &labelled {
+                    Some(text) => text,
+                    None => labelled.insert(self.namespace(namespace).await?),
                 };
-                if !selected.matches(look_up(labels)) {
+                let unreadable = |error: Malformed| commit::unknown::<Self>(error.to_string());
+                let object = Object::parse(text.as_bytes()).map_err(unreadable)?;
+                if !selected.matches(|key| object.metadata.labels.get(key)) {
                     continue;
                 }
             }
@@ -115,24 +118,12 @@ impl Flows {
         commit::call::<Self, _>(exist(&api)).await
     }
 
-    async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
-        #[derive(serde::Deserialize)]
-        struct Namespace {
-            metadata: Labels,
-        }
-        #[derive(serde::Deserialize)]
-        struct Labels {
-            #[serde(default)]
-            labels: BTreeMap<String, String>,
-        }
+    /// The metadata of a namespace, as text.
+    async fn namespace(&self, namespace: &str) -> Answer<String> {
         let unknown = |why: String| commit::unknown::<Self>(format!("the labels of its namespace: {why}"));
         let request = get(&format!("/api/v1/namespaces/{}", segment(namespace)), METADATA);
         let request = request.map_err(|why| unknown(why.text))?;
-        match timeout(CALL, self.client.request::<Namespace>(request)).await {
-            Ok(Ok(namespace)) => Ok(namespace.metadata.labels),
-            Ok(Err(error)) => Err(unknown(error.to_string())),
-            Err(_) => Err(unknown("the API server did not answer in time".to_owned())),
-        }
+        commit::call::<Self, _>(self.client.request_text(request)).await.map_err(|error| unknown(error.why))
     }
 
     /// What would come of a deletion: as the API server has it now, if `fresh`, or by what is known.
@@ -260,25 +251,17 @@ impl Flows {
 
     /// Whether a pod is there, and not going. Nobody's word is nothing.
     pub async fn lives_on(&self, uid: &str, namespace: &str, name: &str) -> Life {
-        #[derive(serde::Deserialize)]
-        struct Pod {
-            metadata: Metadata,
-        }
-        #[derive(serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            uid: String,
-            deletion_timestamp: Option<String>,
-        }
         let path = format!("/api/v1/namespaces/{}/pods/{}", segment(namespace), segment(name));
         let Ok(request) = get(&path, METADATA) else { return Life::Unknown };
-        match timeout(CALL, self.client.request::<Pod>(request)).await {
-            Ok(Ok(Pod { metadata })) if metadata.uid == uid && metadata.deletion_timestamp.is_none() => {
-                Life::On
-            }
-            Ok(Ok(_)) => Life::Over,
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Life::Over,
-            Ok(Err(_)) | Err(_) => Life::Unknown,
+        let text = match timeout(CALL, self.client.request_text(request)).await {
+            Ok(Ok(text)) => text,
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Life::Over,
+            Ok(Err(_)) | Err(_) => return Life::Unknown,
+        };
+        match Object::parse(text.as_bytes()) {
+            Ok(pod) if pod.metadata.uid == uid && pod.metadata.deletion_timestamp.is_none() => Life::On,
+            Ok(_) => Life::Over,
+            Err(_) => Life::Unknown,
         }
     }
 }

@@ -14,6 +14,7 @@ mod controls;
 mod departures;
 #[cfg(test)]
 mod model;
+mod refusals;
 mod window;
 
 use kube::ResourceExt;

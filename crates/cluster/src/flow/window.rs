@@ -6,11 +6,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
-use palisade_api::flow::{Batch, Control, Interval, Pending, Refusals, RuleStatus, Stamp, Status};
+use palisade_api::flow::{Batch, Control, Interval, Pending, RuleStatus, Stamp, Status};
 
 use super::advance::{Advance, Terms};
 use super::clock::Reading;
 use super::departures::Departure;
+use super::refusals::keep_refusals;
+use crate::seconds;
 
 /// A batch spans one part in so many of its interval.
 const BATCHES: i64 = 40;
@@ -26,9 +28,6 @@ const FRESH: i64 = 5_000;
 const LINGER: i64 = 2_000;
 /// How long a pod of which nothing came leaves the last slot to others.
 const COOLING: i64 = 10_000;
-/// How finely refusals are kept, and for how long.
-const REFUSALS: i64 = 300;
-const HOUR: i64 = 3_600;
 
 /// A pod whose deletion is asked for.
 #[derive(Clone, Debug)]
@@ -420,32 +419,6 @@ fn steady(before: Option<&str>, now: Timestamp) -> String {
     before.filter(same).map_or_else(|| seconds(now), str::to_owned)
 }
 
-fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
-}
-
-/// Notes deletions beyond a limit.
-pub(crate) fn note_refusals(status: &mut Status, pods: u64, now: Timestamp) {
-    let since =
-        Timestamp::from_second(now.as_second().div_euclid(REFUSALS) * REFUSALS).unwrap_or(now).to_string();
-    match status.refusals.iter_mut().find(|refusals| refusals.since == since) {
-        Some(refusals) => refusals.pods += pods,
-        None => status.refusals.push(Refusals { since, pods }),
-    }
-    status.last_refused = Some(seconds(now));
-    keep_refusals(status, now);
-}
-
-/// Forgets those of more than an hour ago.
-fn keep_refusals(status: &mut Status, now: Timestamp) {
-    let is_recent = |refusals: &Refusals| {
-        let since = refusals.since.parse::<Timestamp>();
-        since.is_ok_and(|since| now.duration_since(since).abs() < SignedDuration::from_secs(HOUR))
-    };
-    status.refusals.retain(is_recent);
-    status.refused_last_hour = status.refusals.iter().map(|refusals| refusals.pods).sum();
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::advance::TERMS;
@@ -744,17 +717,6 @@ mod tests {
             assert_eq!(status.rules[0].used, i64::try_from(number).unwrap() + 1);
             offsets = Offsets::default();
         }
-    }
-
-    #[test]
-    fn refusals_of_the_last_hour_are_kept() {
-        let mut status = Status::default();
-        for minute in 0..180 {
-            note_refusals(&mut status, 2, Timestamp::from_second(minute * 60).unwrap());
-        }
-        assert!((110..=130).contains(&status.refused_last_hour), "{}", status.refused_last_hour);
-        assert!(status.refusals.len() <= 13);
-        assert_eq!(status.last_refused.as_deref(), Some("1970-01-01T02:59:00Z"));
     }
 
     proptest! {

@@ -15,13 +15,12 @@ use kube::api::{Api, DynamicObject, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::names;
 use palisade_api::protection::{self, Status};
-use palisade_cluster::{Discovery, Policies, protection_resource};
+use palisade_cluster::{Discovery, Policies, protection_resource, seconds};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 pub use tally::Tally;
 
-use crate::conditions::seconds;
 use crate::leadership::Leadership;
 use crate::registration::Carried;
 
