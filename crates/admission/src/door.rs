@@ -47,17 +47,26 @@ pub struct Door<W> {
     worlds: W,
     settings: Settings,
     metrics: Arc<Metrics>,
-    record: Box<dyn Fn(&Verdict) + Send + Sync>,
+    record: Box<dyn Fn(Recorded<'_>) + Send + Sync>,
     room: Semaphore,
 }
 
+/// What is worth remembering of a review that is not a dry run.
+#[derive(Clone, Copy, Debug)]
+pub enum Recorded<'a> {
+    /// A verdict that counts for protections.
+    Counted(&'a Verdict),
+    /// A provider goes before what depends on it.
+    LeftBehind(&'a Verdict),
+}
+
 impl<W: Worlds> Door<W> {
-    /// `record` is told the verdict of each review that is not a dry run and is counted.
+    /// `record` is told what is worth remembering.
     pub fn new(
         worlds: W,
         settings: Settings,
         metrics: Arc<Metrics>,
-        record: impl Fn(&Verdict) + Send + Sync + 'static,
+        record: impl Fn(Recorded<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self { worlds, settings, metrics, record: Box::new(record), room: Semaphore::new(ROOM_KIB) }
     }
@@ -103,7 +112,7 @@ struct Asked {
     counted: bool,
     /// It owns something protected, which is worth a search.
     as_owner: bool,
-    /// There are budgets or flow controls for the pod, also if this replica does not know of one yet.
+    /// There are budgets, flow controls or critical services for it, also if this replica does not know of one yet.
     expects: Expects,
 }
 
@@ -116,6 +125,7 @@ impl Asked {
                 "owners" => &mut asked.as_owner,
                 "budgets" => &mut asked.expects.budgets,
                 "flow" => &mut asked.expects.flow,
+                "critical" => &mut asked.expects.critical,
                 _ => return None,
             };
             *said = true;
@@ -183,7 +193,15 @@ impl<W: Worlds> Door<W> {
         self.metrics.decided(&verdict, started.elapsed());
         if asked.counted && !read.review.dry_run {
             self.metrics.matched(&verdict);
-            (self.record)(&verdict);
+            (self.record)(Recorded::Counted(&verdict));
+        }
+        // Others of our webhooks may ask about the same deletion.
+        if asked.expects.critical
+            && !read.review.dry_run
+            && verdict.is_allowed()
+            && !verdict.left_behind.is_empty()
+        {
+            (self.record)(Recorded::LeftBehind(&verdict));
         }
         span.record("refused", !verdict.is_allowed());
         Ok(wire::answer(&read.uid, &verdict))

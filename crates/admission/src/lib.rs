@@ -14,7 +14,7 @@ mod server;
 mod tls;
 mod wire;
 
-pub use door::{Door, Worlds, router};
+pub use door::{Door, Recorded, Worlds, router};
 pub use metrics::Metrics;
 pub use server::{Serving, serve, serve_admin};
 pub use tls::{ServingCertificate, TlsError};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use palisade_api::{action as policy, budget, flow};
+use palisade_api::{action as policy, budget, critical, flow};
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
     Action, Expects, Guard, Kind, Object, Part, Propagation, Reason, Review, Subject, User, Verdict, prose,
@@ -217,7 +217,10 @@ impl<'a> Request<'a> {
 
 /// Whether it is one of our kinds that the schema alone does not check, or that should hold when it is created.
 fn is_policy(group: &str, resource: &str) -> bool {
-    matches!((group, resource), (budget::GROUP, budget::PLURAL) | (flow::GROUP, flow::PLURAL))
+    matches!(
+        (group, resource),
+        (budget::GROUP, budget::PLURAL) | (flow::GROUP, flow::PLURAL) | (critical::GROUP, critical::PLURAL)
+    )
 }
 
 /// What `DeleteOptions` say about dependents.
@@ -403,7 +406,7 @@ pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
 fn cause(guard: Guard) -> &'static str {
     match guard {
         Guard::Budgets => "DisruptionBudget",
-        Guard::Labels | Guard::Protections | Guard::Cascade | Guard::Flow => guard.name(),
+        Guard::Labels | Guard::Protections | Guard::Cascade | Guard::Critical | Guard::Flow => guard.name(),
     }
 }
 

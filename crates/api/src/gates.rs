@@ -15,6 +15,8 @@ pub struct FeatureGates {
     pub pod_unavailable_budget: bool,
     /// `PodDeletionFlowControl`.
     pub pod_deletion_flow_control: bool,
+    /// `CriticalService`.
+    pub critical_service: bool,
 }
 
 impl Default for FeatureGates {
@@ -24,6 +26,7 @@ impl Default for FeatureGates {
             cascade_protection: true,
             pod_unavailable_budget: true,
             pod_deletion_flow_control: true,
+            critical_service: true,
         }
     }
 }
@@ -41,10 +44,12 @@ enum Gate {
     CascadeProtection,
     PodUnavailableBudget,
     PodDeletionFlowControl,
+    CriticalService,
 }
 
 const KNOWN: &[(&str, Gate)] = &[
     ("CascadeProtection", Gate::CascadeProtection),
+    ("CriticalService", Gate::CriticalService),
     ("PodDeletionFlowControl", Gate::PodDeletionFlowControl),
     ("PodUnavailableBudget", Gate::PodUnavailableBudget),
     ("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection),
@@ -60,6 +65,7 @@ impl FeatureGates {
                 Gate::CascadeProtection => gates.cascade_protection = choice.on,
                 Gate::PodUnavailableBudget => gates.pod_unavailable_budget = choice.on,
                 Gate::PodDeletionFlowControl => gates.pod_deletion_flow_control = choice.on,
+                Gate::CriticalService => gates.critical_service = choice.on,
             }
         }
         gates
@@ -143,7 +149,7 @@ mod tests {
         assert_eq!(
             error,
             "there is no feature gate \"Resources\"; the known gates are: \
-             CascadeProtection=true|false (default true), \
+             CascadeProtection=true|false (default true), CriticalService=true|false (default true), \
              PodDeletionFlowControl=true|false (default true), PodUnavailableBudget=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
         );
     }

@@ -6,6 +6,7 @@
 pub mod action;
 pub mod budget;
 pub mod condition;
+pub mod critical;
 pub mod exempt;
 pub mod flow;
 pub mod gates;

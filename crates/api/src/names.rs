@@ -20,5 +20,8 @@ pub const EXPECTED_BUDGETS: &str = "expected-budgets.palisade.dev/";
 /// The same for flow controls, by their names.
 pub const EXPECTED_FLOW_CONTROLS: &str = "expected-flow-controls.palisade.dev/";
 
+/// The same for `CriticalService`s, by their names; the value ends with the provider.
+pub const EXPECTED_CRITICAL_SERVICES: &str = "expected-critical-services.palisade.dev/";
+
 /// Set on everything that Palisade writes.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", PALISADE);

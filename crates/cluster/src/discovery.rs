@@ -132,8 +132,9 @@ impl Served {
 const GATHER: Duration = Duration::from_millis(300);
 /// Discovery follows a definition by a moment, so it is asked once more.
 const SETTLE: Duration = Duration::from_secs(2);
+/// On `APIService`s that the API server made for itself.
+pub(crate) const AUTOMATIC: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// A look without a reason.
-const AUTOMATIC: &str = "kube-aggregator.kubernetes.io/automanaged";
 const ROUND: Duration = Duration::from_secs(60);
 
 /// What is served, and by whom.

@@ -56,6 +56,10 @@ impl<K: Clone + Eq + Hash, V: PartialEq> Mirror<K, V> {
         self.items.get(key)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.items.iter()
+    }
+
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.items.keys()
     }
@@ -109,27 +113,44 @@ impl<K: Clone + Eq + Hash, V: PartialEq> Mirror<K, V> {
 
 /// Feeds a resource by its path, for ever. `query` may select some of it.
 pub async fn feed(client: &Client, path: &str, query: &[(&str, &str)], mut take: impl FnMut(Fed<'_>) + Send) {
+    follow(&Source { client, path, query, metadata_only: false }, |fed| match fed {
+        Ok(fed) => take(fed),
+        Err(Broken::NotServed) => {
+            take(Fed::Begin);
+            take(Fed::Complete(0));
+        }
+        Err(broken) => tracing::warn!(path, why = %broken, "listing and watching"),
+    })
+    .await;
+}
+
+/// What is fed.
+pub(crate) struct Source<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a [(&'a str, &'a str)],
+    pub(crate) metadata_only: bool,
+}
+
+/// Feeds a source for ever, and tells what breaks it.
+pub(crate) async fn follow(source: &Source<'_>, mut take: impl FnMut(Result<Fed<'_>, &Broken>) + Send) {
+    let Source { client, path, query, metadata_only } = *source;
+    let (listed_as, watched_as) = if metadata_only { (METADATA_LIST, METADATA) } else { (WHOLE, WHOLE) };
     loop {
-        let mut revision = match list(client, path, query, &mut take).await {
+        let mut revision = match list(client, path, query, listed_as, &mut |fed| take(Ok(fed))).await {
             Ok(revision) => revision,
-            Err(Broken::NotServed) => {
-                take(Fed::Begin);
-                take(Fed::Complete(0));
-                sleep(NOT_SERVED).await;
-                continue;
-            }
             Err(broken) => {
-                tracing::warn!(path, why = %broken, "listing");
-                sleep(PAUSE).await;
+                take(Err(&broken));
+                sleep(if matches!(broken, Broken::NotServed) { NOT_SERVED } else { PAUSE }).await;
                 continue;
             }
         };
         loop {
-            match watch(client, path, query, WHOLE, &mut revision, &mut take).await {
+            match watch(client, path, query, watched_as, &mut revision, &mut |fed| take(Ok(fed))).await {
                 Ok(()) => {}
                 Err(Broken::Expired | Broken::NotServed) => break,
                 Err(broken) => {
-                    tracing::warn!(path, why = %broken, "watching");
+                    take(Err(&broken));
                     sleep(PAUSE).await;
                 }
             }
@@ -180,12 +201,13 @@ pub(crate) async fn list(
     client: &Client,
     path: &str,
     query: &[(&str, &str)],
+    accept: &str,
     take: &mut impl FnMut(Fed<'_>),
 ) -> Result<String, Broken> {
     take(Fed::Begin);
     let mut token = String::new();
     loop {
-        let request = get(&page_uri(path, query, &token), WHOLE)?;
+        let request = get(&page_uri(path, query, &token), accept)?;
         let asked = timeout(PAGE_PATIENCE, client.request_text(request)).await.map_err(|_| Broken::Silent)?;
         let text = asked.map_err(NoAnswer::from)?;
         let (revision, next) = take_page(text.as_bytes(), take)?;

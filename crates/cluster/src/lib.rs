@@ -6,6 +6,7 @@
 mod ancestors;
 pub mod budgets;
 mod commit;
+pub mod critical;
 mod discovery;
 mod feed;
 pub mod flow;

@@ -13,15 +13,19 @@ use futures::future::BoxFuture;
 use http::Request;
 use http::header::ACCEPT;
 use kube::Client;
+use palisade_api::critical::{Resource, Target};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, Count, Declared, Definition, Judged, Place, Protections, Search, Spent, Subject, Unknown,
-    Withdrawal, World,
+    Answer, Census, Count, Critical, Declared, Definition, Holders, Judged, Place, Present, Protections,
+    Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
+use crate::critical::{self, Services};
+use crate::discovery::Discovery;
 use crate::ledger::Ledger;
 
 /// How many objects one answer of the API server may hold.
@@ -37,6 +41,7 @@ pub struct Live {
     client: Client,
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
     ledger: Option<Arc<Ledger>>,
+    services: Option<watch::Receiver<Option<Services>>>,
     await_policy: Option<AwaitPolicy>,
 }
 
@@ -49,13 +54,16 @@ pub struct LiveWorld {
     pub(crate) deadline: Instant,
     protections: Arc<Protections>,
     ledger: Option<Arc<Ledger>>,
+    services: Option<watch::Receiver<Option<Services>>>,
     await_policy: Option<AwaitPolicy>,
+    /// What is served, once a question needed to know.
+    pub(crate) discovered: OnceCell<Discovery>,
 }
 
 impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
-        Self { client, protections: Arc::new(protections), ledger: None, await_policy: None }
+        Self { client, protections: Arc::new(protections), ledger: None, services: None, await_policy: None }
     }
 
     /// With a ledger, pods are charged to it; without one there are no budgets and no flow controls.
@@ -64,7 +72,14 @@ impl Live {
         Self { ledger: Some(ledger), ..self }
     }
 
-    /// With a way to wait for it, a budget or a flow control is created only once it holds.
+    /// With the `CriticalService`s that are known, only deletions that they concern are worth a question; without them
+    /// all are.
+    #[must_use]
+    pub fn with_services(self, services: watch::Receiver<Option<Services>>) -> Self {
+        Self { services: Some(services), ..self }
+    }
+
+    /// With a way to wait for it, a policy is created only once it holds.
     #[must_use]
     pub fn with_await_policy(self, await_policy: AwaitPolicy) -> Self {
         Self { await_policy: Some(await_policy), ..self }
@@ -77,6 +92,8 @@ impl Live {
             deadline,
             protections: (self.protections)(),
             ledger: self.ledger.clone(),
+            services: self.services.clone(),
+            discovered: OnceCell::new(),
             await_policy: self.await_policy.clone(),
         }
     }
@@ -171,6 +188,25 @@ impl World for LiveWorld {
         }
     }
 
+    async fn critical_services(&self, concerned: Option<&Subject<'_>>) -> Answer<Vec<Critical>> {
+        match (concerned, &self.services) {
+            (Some(subject), Some(services)) if !concern(services, subject) => Ok(Vec::new()),
+            _ => critical::list_services(self).await,
+        }
+    }
+
+    async fn holders(&self, resource: &Resource, finalizer: &str) -> Answer<Holders> {
+        self.ask_for_holders(resource, finalizer).await
+    }
+
+    async fn find(&self, target: &Target) -> Answer<Option<Present>> {
+        self.ask_for_object(target).await
+    }
+
+    async fn scope(&self, resource: &Resource) -> Answer<Option<Scope>> {
+        self.ask_for_scope(resource).await
+    }
+
     async fn await_policy(&self, policy: Declared<'_>) {
         if let Some(wait) = &self.await_policy {
             // One that holds a moment later is better than none.
@@ -256,6 +292,11 @@ impl LiveWorld {
     }
 }
 
+/// Whether a `CriticalService` that is known may be about a subject. A replica serves nobody before it knows them.
+fn concern(services: &watch::Receiver<Option<Services>>, subject: &Subject<'_>) -> bool {
+    services.borrow().as_ref().is_some_and(|services| services.concern(subject))
+}
+
 /// A name as one segment of a path, whatever is in it.
 pub fn segment(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'~');
@@ -273,8 +314,13 @@ pub fn segment(name: &str) -> String {
 }
 
 pub(crate) fn page_uri(path: &str, query: &[(&str, &str)], token: &str) -> String {
+    page_uri_of(PAGE, path, query, token)
+}
+
+/// A page of so many.
+pub(crate) fn page_uri_of(size: usize, path: &str, query: &[(&str, &str)], token: &str) -> String {
     let mut encoded = form_urlencoded::Serializer::new(String::new());
-    encoded.append_pair("limit", &PAGE.to_string()).extend_pairs(query);
+    encoded.append_pair("limit", &size.to_string()).extend_pairs(query);
     if !token.is_empty() {
         encoded.append_pair("continue", token);
     }

@@ -4,17 +4,35 @@ use jiff::Timestamp;
 use palisade_api::condition::Condition;
 use palisade_cluster::seconds;
 
+/// Whether something holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Yes,
+    No,
+    Unknown,
+}
+
+impl From<bool> for Holds {
+    fn from(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
 /// Sets a condition, and keeps the time of its last change where it did not.
 pub(crate) fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: &str,
-    holds: bool,
+    holds: impl Into<Holds>,
     reason: &str,
     message: String,
     generation: Option<i64>,
     now: Timestamp,
 ) {
-    let status = if holds { "True" } else { "False" };
+    let status = match holds.into() {
+        Holds::Yes => "True",
+        Holds::No => "False",
+        Holds::Unknown => "Unknown",
+    };
     let known = conditions.iter().position(|condition| condition.r#type == kind);
     let since = known
         .filter(|&index| conditions[index].status == status)

@@ -4,6 +4,7 @@
 //! generated     budgets that annotations ask for
 //! leadership    one replica leads, by a Lease
 //! budgets       the status of PodUnavailableBudgets
+//! critical      the status of CriticalServices
 //! flow          the status of PodDeletionFlowControls
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
 //! protections   the status of ResourceDeletionProtections
@@ -14,9 +15,11 @@
 pub mod budgets;
 pub mod certificates;
 mod conditions;
+pub mod critical;
 pub mod flow;
 pub mod generated;
 pub mod leadership;
 pub mod protections;
 pub mod registration;
 pub mod rights;
+mod status;

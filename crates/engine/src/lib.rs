@@ -12,6 +12,7 @@
 mod guards;
 pub mod json;
 mod object;
+mod order;
 mod pod;
 pub mod prose;
 mod protections;
@@ -20,15 +21,17 @@ mod verdict;
 mod world;
 
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
+pub use order::{Deadlock, Own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Propagation, Review, Subject, User};
 pub use verdict::{
-    About, Code, Doomed, Finding, Guard, Held, Lift, Matched, OwnerRef, Reason, Ruled, Verdict, Warning,
+    About, Blocker, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Matched, Needed, OwnerRef, Parting,
+    Reason, Ruled, Verdict, Warning,
 };
 pub use world::{
-    Answer, Census, Count, Declared, Judged, Place, Refused, Search, Spent, Standing, Throttled, Unknown,
-    Withdrawal, World,
+    Answer, Census, Count, Critical, Declared, Holders, Judged, Place, Present, Refused, Scope, Search,
+    Spent, Standing, Throttled, Unknown, Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;

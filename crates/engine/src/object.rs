@@ -30,8 +30,7 @@ pub struct Metadata<'a> {
     /// How long it may take to go, once it is going.
     pub deletion_grace_seconds: Option<i64>,
     pub owners: Vec<Owner<'a>>,
-    /// Whether its dependents are to be left alone when it goes: a finalizer says so.
-    pub orphans: bool,
+    pub finalizers: Vec<Cow<'a, str>>,
     pub labels: Pairs<'a>,
     /// Those that guards read. The others are passed over: a `last-applied-configuration` can be as large as
     /// the object itself.
@@ -109,8 +108,9 @@ impl<'a> Object<'a> {
     }
 
     /// The object read as a `CustomResourceDefinition`.
-    pub(crate) fn definition(&self) -> Result<Definition, serde_json::Error> {
-        let DefinitionSpec { group, names, versions } = serde_json::from_slice(self.spec.unwrap_or(b"{}"))?;
+    pub fn definition(&self) -> Result<Definition, serde_json::Error> {
+        let DefinitionSpec { group, scope, names, versions } =
+            serde_json::from_slice(self.spec.unwrap_or(b"{}"))?;
         let status: Option<DefinitionStatus> =
             self.status.map_or(Ok(None), |status| serde_json::from_slice(status).map(Some))?;
         let established = status.and_then(|status| status.conditions).is_some_and(|conditions| {
@@ -122,6 +122,7 @@ impl<'a> Object<'a> {
             group,
             plural: names.plural,
             kind: names.kind,
+            namespaced: scope != "Cluster",
             served_versions: served.into_iter().map(|v| v.name).collect(),
             established,
         })
@@ -129,6 +130,11 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Metadata<'a> {
+    /// Whether its dependents are to be left alone when it goes.
+    pub fn orphans(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == "orphan")
+    }
+
     fn read(cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
         let mut metadata = Self::default();
         cursor.object_or_null(|key, value| {
@@ -146,7 +152,7 @@ impl<'a> Metadata<'a> {
                     Ok(())
                 })?,
                 "finalizers" => value.list(|finalizer| {
-                    metadata.orphans |= finalizer.string()? == "orphan";
+                    metadata.finalizers.push(finalizer.string()?);
                     Ok(())
                 })?,
                 "labels" => metadata.labels = Pairs::read(value, |_| true)?,
@@ -208,6 +214,7 @@ pub struct Definition {
     pub group: String,
     pub plural: String,
     pub kind: String,
+    pub namespaced: bool,
     /// The stored version first where it is served: reading it needs no conversion.
     pub served_versions: Vec<String>,
     /// Whether it says that its custom resources have been served. Until then the API server does not know their
@@ -218,6 +225,8 @@ pub struct Definition {
 #[derive(Deserialize)]
 struct DefinitionSpec {
     group: String,
+    #[serde(default)]
+    scope: String,
     names: DefinitionNames,
     #[serde(default)]
     versions: Vec<DefinitionVersion>,
@@ -302,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_definition_lists_its_served_versions_with_the_stored_one_first() {
-        let json = r#"{"spec":{"group":"example.com","names":{"plural":"widgets","kind":"Widget"},"versions":[
+        let json = r#"{"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},"versions":[
             {"name":"v1alpha1","served":false,"storage":false},{"name":"v1beta1","served":true,"storage":false},
             {"name":"v1","served":true,"storage":true}]},
             "status":{"conditions":[{"type":"NamesAccepted","status":"True"},{"type":"Established","status":"True"}]}}"#;
@@ -312,6 +321,7 @@ mod tests {
                 group: "example.com".into(),
                 plural: "widgets".into(),
                 kind: "Widget".into(),
+                namespaced: true,
                 served_versions: vec!["v1".into(), "v1beta1".into()],
                 established: true,
             }

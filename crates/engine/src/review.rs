@@ -20,11 +20,13 @@ pub struct Review<'a> {
     pub dry_run: bool,
 }
 
-/// What the API server was told that there is for a pod.
+/// What the API server was told that there is for an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expects {
     pub budgets: bool,
     pub flow: bool,
+    /// It is a provider of a `CriticalService`, or takes one with it.
+    pub critical: bool,
 }
 
 /// What becomes of dependents.
@@ -52,7 +54,7 @@ pub enum Action<'a> {
     Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
     /// A pod is changed, in place.
     Update { pod: Subject<'a>, new: Object<'a>, part: Part },
-    /// A budget or a flow control is written. Its text is read once it is known to matter.
+    /// A budget, a flow control or a `CriticalService` is written. Its text is read once it is known to matter.
     Declare { subject: Subject<'a>, is_new: bool },
     /// Something that no guard cares about.
     Other,
@@ -104,6 +106,10 @@ impl Kind<'_> {
 
     pub(crate) fn is_namespace(&self) -> bool {
         self.group.is_empty() && self.kind == "Namespace"
+    }
+
+    pub(crate) fn is_definition(&self) -> bool {
+        self.group == "apiextensions.k8s.io" && self.kind == "CustomResourceDefinition"
     }
 
     /// A word for `kubectl` that resolves to this very kind, whatever else is installed.

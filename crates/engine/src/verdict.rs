@@ -4,9 +4,10 @@ use palisade_api::action::Action;
 use palisade_api::marks::{Mark, Place};
 
 use crate::object::Owner;
+use crate::order::Deadlock;
 use crate::pod::Loss;
 use crate::review::Subject;
-use crate::world::{Census, Standing, Throttled, Unknown};
+use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown};
 
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Verdict {
     pub matched: Vec<Matched>,
     /// The flow controls that were against it, and let it pass.
     pub passed: Vec<Throttled>,
+    /// The critical services that something still depends on, and that let it pass.
+    pub left_behind: Vec<LeftBehind>,
     /// The namespace that is terminating, and waits for what was refused to go.
     pub awaited_by: Option<String>,
     /// After how many seconds it is worth another try, if that is soon.
@@ -34,6 +37,7 @@ pub(crate) struct Found {
     pub(crate) warnings: Vec<Warning>,
     pub(crate) matched: Vec<Matched>,
     pub(crate) passed: Vec<Throttled>,
+    pub(crate) left_behind: Vec<LeftBehind>,
 }
 
 /// A `ResourceDeletionProtection` that selected the object, for an asker whom it does not exempt.
@@ -82,19 +86,22 @@ pub enum Guard {
     Labels,
     Protections,
     Cascade,
+    Critical,
     Budgets,
     Flow,
 }
 
 impl Guard {
     /// Every guard there is.
-    pub const ALL: &[Self] = &[Self::Labels, Self::Protections, Self::Cascade, Self::Budgets, Self::Flow];
+    pub const ALL: &[Self] =
+        &[Self::Labels, Self::Protections, Self::Cascade, Self::Critical, Self::Budgets, Self::Flow];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Labels => "labels",
             Self::Protections => "protections",
             Self::Cascade => "cascade",
+            Self::Critical => "critical",
             Self::Budgets => "budgets",
             Self::Flow => "flow",
         }
@@ -109,6 +116,8 @@ pub enum Code {
     Forbidden,
     /// It makes no sense.
     Invalid,
+    /// Not in this order: something depends on it.
+    Conflict,
     /// Not now: a budget is spent, or the flow is too high.
     TooManyRequests,
     /// We could not find out, and that never means yes.
@@ -117,12 +126,14 @@ pub enum Code {
 
 impl Code {
     /// Every code there is.
-    pub const ALL: &[Self] = &[Self::Forbidden, Self::Invalid, Self::TooManyRequests, Self::Unavailable];
+    pub const ALL: &[Self] =
+        &[Self::Forbidden, Self::Invalid, Self::Conflict, Self::TooManyRequests, Self::Unavailable];
 
     pub fn status(self) -> u16 {
         match self {
             Self::Forbidden => 403,
             Self::Invalid => 422,
+            Self::Conflict => 409,
             Self::TooManyRequests => 429,
             Self::Unavailable => 503,
         }
@@ -132,6 +143,7 @@ impl Code {
         match self {
             Self::Forbidden => "Forbidden",
             Self::Invalid => "Invalid",
+            Self::Conflict => "Conflict",
             Self::TooManyRequests => "TooManyRequests",
             Self::Unavailable => "ServiceUnavailable",
         }
@@ -163,6 +175,14 @@ pub enum Reason {
     Throttled(Throttled),
     /// Whether one does could not be found out in time.
     FlowUnknown(Unknown),
+    /// It, or what goes with it, is the provider of a `CriticalService` that something still depends on.
+    Needed(Needed),
+    /// Whether something does could not be found out.
+    NeededUnknown { service: String, provider: Option<String>, unknown: Unknown },
+    /// It is a `CriticalService`, and its provider is still there.
+    Serves(Present),
+    /// It is one, and whether its provider is there could not be found out.
+    ServesUnknown(Unknown),
     /// A policy that says nothing.
     Invalid(String),
     /// Something that decides could not be read.
@@ -174,6 +194,43 @@ pub enum Reason {
 pub struct Ruled {
     pub protection: String,
     pub message: Option<String>,
+}
+
+/// What still depends on the provider of a `CriticalService`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needed {
+    pub service: String,
+    /// The provider, where it would only go with the subject.
+    pub provider: Option<String>,
+    pub blockers: Vec<Blocker>,
+    /// Why that can never end, if so.
+    pub deadlock: Option<Deadlock>,
+}
+
+/// What is in the way of one criterion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocker {
+    Holders { finalizer: String, holders: Holders },
+    There(Present),
+}
+
+/// What a provider leaves behind that goes all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Of the `CriticalService`.
+    pub uid: String,
+    pub parting: Parting,
+    pub needed: Needed,
+    /// What could not be found out.
+    pub unknown: Vec<Unknown>,
+}
+
+/// Why it goes all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    BestEffort,
+    /// Its namespace is terminating.
+    Terminating,
 }
 
 /// A protected object that would go with another.
@@ -270,6 +327,16 @@ pub enum Warning {
     Ruled(Ruled),
     /// A flow control that warns.
     Throttled(Throttled),
+    /// A provider goes before what depends on it.
+    LeftBehind(LeftBehind),
+    /// A criterion is about a resource that is not served.
+    NotServed(String),
+    /// So is a provider.
+    ProviderNotServed(String),
+    /// A provider is where nothing is ever refused.
+    OwnNamespace,
+    /// A provider can never go in order.
+    Deadlocked(Deadlock),
     /// A group that could not be searched for protected objects, since its API server does not answer.
     Unreachable(String),
 }
@@ -285,8 +352,8 @@ impl Verdict {
     }
 
     fn of(about: Option<About>, found: Found) -> Self {
-        let Found { findings, warnings, matched, passed } = found;
-        Self { about, findings, warnings, matched, passed, awaited_by: None, retry_after: None }
+        let Found { findings, warnings, matched, passed, left_behind } = found;
+        Self { about, findings, warnings, matched, passed, left_behind, awaited_by: None, retry_after: None }
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 
 use palisade_api::action::Action;
+use palisade_api::critical::{Provider, Resource, Service, Target};
 
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
@@ -57,6 +58,29 @@ pub trait World: Sync {
         async { Spent::default() }
     }
 
+    /// All `CriticalService`s, if one of them may be about the subject, or in any case without one.
+    fn critical_services(
+        &self,
+        _concerned: Option<&Subject<'_>>,
+    ) -> impl Future<Output = Answer<Vec<Critical>>> + Send {
+        async { Ok(Vec::new()) }
+    }
+
+    /// The objects of a resource, wherever they are, that carry a finalizer; none, if it is not served.
+    fn holders(&self, resource: &Resource, _finalizer: &str) -> impl Future<Output = Answer<Holders>> + Send {
+        nobody_to_ask(resource)
+    }
+
+    /// An object, if it is there; `None` also if its resource is not served.
+    fn find(&self, target: &Target) -> impl Future<Output = Answer<Option<Present>>> + Send {
+        nobody_to_ask(&target.resource)
+    }
+
+    /// Whether the objects of a resource have namespaces; `None` if it is not served.
+    fn scope(&self, resource: &Resource) -> impl Future<Output = Answer<Option<Scope>>> + Send {
+        nobody_to_ask(resource)
+    }
+
     /// Waits until a policy that is being created will be asked about. Nothing is lost if that takes too long: its
     /// status says from when on it holds.
     fn await_policy(&self, _policy: Declared<'_>) -> impl Future<Output = ()> + Send {
@@ -65,6 +89,10 @@ pub trait World: Sync {
 
     /// The JSON of a pod; `None` if there is no such pod.
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+}
+
+fn nobody_to_ask<T>(resource: &Resource) -> Ready<Answer<T>> {
+    ready(Err(Unknown::new(format!("what there is of {resource}"), "there is nobody to ask")))
 }
 
 /// A pod that would be lost.
@@ -118,6 +146,52 @@ pub struct Throttled {
 pub enum Declared<'a> {
     Budget { namespace: &'a str, name: &'a str },
     FlowControl { name: &'a str },
+    CriticalService { name: &'a str, provider: &'a Provider, is_new: bool },
+}
+
+/// A `CriticalService`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Critical {
+    pub name: String,
+    pub uid: String,
+    /// What it asks for, or why nobody can tell.
+    pub service: Result<Service, String>,
+}
+
+/// Objects that carry a finalizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// `coolresources.my.crd.group`
+    pub resource: String,
+    pub census: Census,
+    /// Whether all of them are going already.
+    pub going: bool,
+}
+
+/// An object that is there; several, where its namespace was not told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// `deployment`
+    pub kind: String,
+    /// `shop/web`
+    pub names: Vec<String>,
+    /// Whether all of them are going already.
+    pub going: bool,
+}
+
+/// `deployment "shop/web"`
+impl fmt::Display for Present {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named: Vec<String> = self.names.iter().map(|name| format!("{} \"{name}\"", self.kind)).collect();
+        f.write_str(&named.join(", "))
+    }
+}
+
+/// Where the objects of a resource live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Cluster,
+    Namespaced,
 }
 
 /// How a budget stands.

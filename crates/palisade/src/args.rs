@@ -74,7 +74,8 @@ pub(crate) struct RunArgs {
     pub(crate) webhook_url: Option<WebhookUrl>,
 
     /// What to switch on or off: `Name=true,Other=false`. All is on by default. Known:
-    /// `ResourcesDeletionProtection`, `CascadeProtection`, `PodUnavailableBudget`.
+    /// `ResourcesDeletionProtection`, `CascadeProtection`, `PodUnavailableBudget`, `PodDeletionFlowControl`,
+    /// `CriticalService`.
     #[arg(long, value_name = "GATES")]
     pub(crate) feature_gates: Vec<FeatureGateList>,
 

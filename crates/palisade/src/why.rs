@@ -58,7 +58,8 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
         user,
         propagation: None,
         is_owner: true,
-        expects: Expects::default(),
+        // Asked of the API server, whatever is registered with it.
+        expects: Expects { critical: true, ..Expects::default() },
         dry_run: true,
     };
     let verdict = decide(&review, &world, &settings).await;

@@ -15,7 +15,7 @@ use crate::budgets::workloads::Scale;
 use crate::budgets::{Index, KindKey, Known, budget_resource};
 use crate::discovery::{Discovery, served_otherwise, watchable};
 use crate::feed::{Fed, feed, list};
-use crate::live::segment;
+use crate::live::{WHOLE, segment};
 use crate::lock;
 use crate::objects::{Change, watch_objects};
 
@@ -120,7 +120,7 @@ pub async fn snapshot(client: &Client, namespace: &str) -> Result<Index, String>
     index.replace_budgets(BTreeMap::from([(namespace.to_owned(), known)]));
     let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
     let listed =
-        list(client, &path, &[], &mut |fed| index.write_pods().take(&fed, &mut HashSet::new())).await;
+        list(client, &path, &[], WHOLE, &mut |fed| index.write_pods().take(&fed, &mut HashSet::new())).await;
     listed.map_err(|broken| format!("listing pods: {broken}"))?;
     // No watch tells about workloads, so that each is asked for.
     for &(group, kind) in ALWAYS_WATCHED {

@@ -78,7 +78,7 @@ impl Workload {
             controller: Controller::of(metadata).map(Arc::new),
             wants,
             first_ordinal: first_ordinal(object, kind)?,
-            end: metadata.deletion_timestamp.is_some().then_some(if metadata.orphans {
+            end: metadata.deletion_timestamp.is_some().then_some(if metadata.orphans() {
                 End::Orphaned
             } else {
                 End::Collected

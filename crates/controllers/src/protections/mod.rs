@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::names;
 use palisade_api::protection::{self, Status};
@@ -23,11 +23,11 @@ pub use tally::Tally;
 
 use crate::leadership::Leadership;
 use crate::registration::Carried;
+use crate::status::update;
 
 /// At most one write in this time for what was counted.
 const FLUSH: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
-const TRIES: usize = 5;
 
 /// What the status is derived from.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
             if planned(&policy.status) == policy.status {
                 continue;
             }
-            if let Err(error) = update(&api, name, |status| planned(&status)).await {
+            if let Err(error) = update(&api, name, |status: Status| planned(&status)).await {
                 tracing::warn!(%error, protection = name, "writing a status");
                 next = Instant::now() + RETRY;
             }
@@ -88,7 +88,7 @@ async fn flush(
     policies: &watch::Receiver<Option<Policies>>,
 ) {
     for (name, counts) in tally.take() {
-        let written = update(api, &name, |mut status| {
+        let written = update(api, &name, |mut status: Status| {
             status.denied += counts.denied;
             status.warned += counts.warned;
             status.audited += counts.audited;
@@ -128,28 +128,4 @@ async fn flush(
             }
         }
     }
-}
-
-/// Changes a status, again where somebody else was faster.
-async fn update(api: &Api<DynamicObject>, name: &str, change: impl Fn(Status) -> Status) -> kube::Result<()> {
-    for attempt in 1.. {
-        let mut object = api.get(name).await?;
-        let status: Status = object
-            .data
-            .get("status")
-            .and_then(|status| serde_json::from_value(status.clone()).ok())
-            .unwrap_or_default();
-        let changed = change(status.clone());
-        if changed == status {
-            return Ok(());
-        }
-        object.data["status"] = serde_json::to_value(changed).map_err(kube::Error::SerdeError)?;
-        match api.replace_status(name, &PostParams::default(), &object).await {
-            Err(kube::Error::Api(status)) if status.code == 409 && attempt < TRIES => {
-                sleep(Duration::from_millis(20)).await;
-            }
-            other => return other.map(drop),
-        }
-    }
-    Ok(())
 }

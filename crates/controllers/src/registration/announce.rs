@@ -1,22 +1,23 @@
-//! A budget or a flow control that is being created should hold from its first moment on.
+//! A policy that is being created should hold from its first moment on.
 //!
 //! The registration names the namespaces that have budgets, so the first budget of a namespace comes before its rules
-//! do, and so does the first flow control. Whichever replica is asked to admit one therefore says so in an annotation of
+//! do, and so do the first flow control and a provider of a kind that had none. Whichever replica is asked to admit one therefore says so in an annotation of
 //! the registration first, and answers once the leader has put the rules in place and API servers have taken them up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
+use palisade_api::critical::{Provider, Resource};
 use palisade_api::names;
 use serde_json::json;
 use tokio::time::sleep;
 
 use super::TAKEN_UP;
-use super::plan::{FLOW, NAMESPACE_NAME, POD_DELETION};
+use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION};
 
 const LOOK: Duration = Duration::from_millis(50);
 /// What the name of an annotation has room for.
@@ -29,6 +30,8 @@ pub enum Expected {
     Budget(String),
     /// A flow control, by its name.
     FlowControl(String),
+    /// A `CriticalService`, by its name; its provider, and the plural of that.
+    CriticalService { name: String, provider: Provider, plural: String },
 }
 
 impl Expected {
@@ -36,6 +39,19 @@ impl Expected {
         match self {
             Self::Budget(namespace) => format!("{}{namespace}", names::EXPECTED_BUDGETS),
             Self::FlowControl(name) => format!("{}{}", names::EXPECTED_FLOW_CONTROLS, shortened(name)),
+            Self::CriticalService { name, .. } => {
+                format!("{}{}", names::EXPECTED_CRITICAL_SERVICES, shortened(name))
+            }
+        }
+    }
+
+    /// When it was announced, and what must be known of it.
+    fn announcement(&self, now: Timestamp) -> String {
+        match self {
+            Self::Budget(_) | Self::FlowControl(_) => now.to_string(),
+            Self::CriticalService { provider: Provider { resource, namespace, name }, .. } => {
+                format!("{now} {}/{}/{namespace}/{name}", resource.group, resource.word)
+            }
         }
     }
 
@@ -45,16 +61,43 @@ impl Expected {
             let name = format!("{name}.palisade.dev");
             live.webhooks.iter().flatten().find(move |webhook| webhook.name == name)
         };
-        let Self::Budget(namespace) = self else { return find(FLOW).is_some() };
-        let webhook = find(POD_DELETION);
-        let selector =
-            webhook.and_then(|webhook| webhook.namespace_selector.as_ref()?.match_expressions.as_ref());
-        selector.into_iter().flatten().any(|expression| {
-            expression.key == NAMESPACE_NAME
-                && expression.operator == "In"
-                && expression.values.iter().flatten().any(|value| value == namespace)
-        })
+        match self {
+            Self::FlowControl(_) => find(FLOW).is_some(),
+            Self::Budget(namespace) => find(POD_DELETION).is_some_and(|webhook| selects(webhook, namespace)),
+            Self::CriticalService { provider: Provider { resource, namespace, name }, plural, .. } => {
+                find(CRITICAL).is_some_and(|webhook| {
+                    selects(webhook, namespace)
+                        && rules(webhook, &resource.group, plural)
+                        && webhook.match_conditions.iter().flatten().all(|condition| {
+                            condition.expression.contains(&serde_json::Value::from(name.as_str()).to_string())
+                        })
+                })
+            }
+        }
     }
+}
+
+fn selects(webhook: &ValidatingWebhook, namespace: &str) -> bool {
+    let selector =
+        webhook.namespace_selector.as_ref().and_then(|selector| selector.match_expressions.as_ref());
+    selector.into_iter().flatten().any(|expression| {
+        expression.key == NAMESPACE_NAME
+            && expression.operator == "In"
+            && expression.values.iter().flatten().any(|value| value == namespace)
+    })
+}
+
+fn rules(webhook: &ValidatingWebhook, group: &str, plural: &str) -> bool {
+    let is = |words: &Option<Vec<String>>, wanted: &str| words.iter().flatten().any(|word| word == wanted);
+    webhook.rules.iter().flatten().any(|rule| is(&rule.api_groups, group) && is(&rule.resources, plural))
+}
+
+/// The provider that an announcement tells of.
+pub(super) fn provider_of(announcement: &str) -> Option<Provider> {
+    let (_, provider) = announcement.split_once(' ')?;
+    let [group, word, namespace, name] = provider.split('/').collect::<Vec<_>>().try_into().ok()?;
+    let resource = Resource { group: group.to_owned(), word: word.to_owned() };
+    Some(Provider { resource, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 /// A name as the end of an annotation's, for names that are too long.
@@ -72,7 +115,8 @@ pub async fn announce(client: Client, announced: Expected, has_another: bool) {
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let key = announced.annotation();
     // A patch of a key of its own: others who announce do not stand in its way.
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {&key: Timestamp::now().to_string()}}}));
+    let patch =
+        Patch::Merge(json!({"metadata": {"annotations": {&key: announced.announcement(Timestamp::now())}}}));
     let mut waited = false;
     loop {
         let mut live = match configurations.get_opt(names::PALISADE).await {
@@ -106,5 +150,7 @@ pub(super) fn expected(live: &ValidatingWebhookConfiguration) -> BTreeMap<String
 }
 
 pub(super) fn is_announcement(key: &str) -> bool {
-    key.starts_with(names::EXPECTED_BUDGETS) || key.starts_with(names::EXPECTED_FLOW_CONTROLS)
+    [names::EXPECTED_BUDGETS, names::EXPECTED_FLOW_CONTROLS, names::EXPECTED_CRITICAL_SERVICES]
+        .iter()
+        .any(|prefix| key.starts_with(prefix))
 }

@@ -19,10 +19,12 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
+use palisade_api::critical::Provider;
 use palisade_api::gates::FeatureGates;
 use palisade_api::labels::LabelRule;
 use palisade_api::names;
 use palisade_cluster::budgets::{Index, Key};
+use palisade_cluster::critical::Services;
 use palisade_cluster::flow::{self, Flows};
 use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
@@ -30,7 +32,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
-pub use plan::{Endpoint, FailurePolicy, Governed, Wanted, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Providers, Wanted, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
@@ -67,6 +69,8 @@ pub struct Inputs {
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
     pub budgets: Arc<Index>,
     pub flows: Arc<Flows>,
+    /// `None` until the watch has listed.
+    pub services: watch::Receiver<Option<Services>>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub ancestors: watch::Receiver<Ancestors>,
@@ -94,9 +98,14 @@ pub fn budget_name(key: &Key) -> String {
     format!("{}/{}", key.namespace, key.name)
 }
 
-/// The name by which the registration carries a flow control. No other's has a colon in it.
+/// The name by which the registration carries a flow control. No protection's or budget's has a colon in it.
 pub fn flow_name(name: &str) -> String {
     format!("flow:{name}")
+}
+
+/// The name by which the registration carries a `CriticalService`.
+pub fn critical_name(name: &str) -> String {
+    format!("critical:{name}")
 }
 
 /// What every replica sees of the registration.
@@ -130,6 +139,7 @@ pub async fn keep(
             Ok(()) = inputs.policies.changed() => {}
             Ok(()) = specs.changed() => {}
             Ok(()) = flows.changed() => {}
+            Ok(()) = inputs.services.changed() => {}
             Ok(()) = inputs.discovery.changed() => {}
             Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
@@ -219,8 +229,9 @@ impl Keeper<'_> {
         let ancestors = inputs.ancestors.borrow().clone();
         let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
         let flows = inputs.flows.specs().borrow().map(|_| inputs.flows.controls());
+        let services = inputs.services.borrow().clone();
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (live, namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows)) {
+        match (live, namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services)) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (Some(_), _) if suspended => {
                 self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
@@ -230,13 +241,16 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (live, Some(((((namespaces, policies), discovery), budgets), flows))) => {
+            (live, Some((((((namespaces, policies), discovery), budgets), flows), services))) => {
                 let expected = self.still_expected(live.as_ref());
                 let mut budget_namespaces: BTreeSet<String> =
                     budgets.iter().map(|known| known.key.namespace.clone()).collect();
-                let announced = expected.iter().filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS));
+                let announced = expected.keys().filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS));
                 budget_namespaces.extend(announced.map(str::to_owned));
                 let flow = governed(&flows, &expected);
+                let announced: Vec<Provider> = announced_providers(&expected).collect();
+                let declared = services.readable().map(|(_, service)| &service.provider);
+                let providers = Providers::of(declared.chain(&announced), &discovery);
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -246,6 +260,7 @@ impl Keeper<'_> {
                     eviction_namespaces: &namespaces,
                     budget_namespaces: &budget_namespaces,
                     flow: flow.as_ref(),
+                    providers: &providers,
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
@@ -254,7 +269,11 @@ impl Keeper<'_> {
                     budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
                 let of_flows =
                     flows.iter().map(|known| (flow_name(&known.name), &known.uid, known.generation));
-                let named: Vec<(String, &String, Option<i64>)> = of_budgets.chain(of_flows).collect();
+                let of_services = services.0.values();
+                let of_services =
+                    of_services.map(|known| (critical_name(&known.name), &known.uid, known.generation));
+                let named: Vec<(String, &String, Option<i64>)> =
+                    of_budgets.chain(of_flows).chain(of_services).collect();
                 let carries =
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
                 let carries = carries
@@ -265,21 +284,21 @@ impl Keeper<'_> {
     }
 
     /// What is being created, less what was announced long ago: it is there by now, or nothing came of it.
-    fn still_expected(&mut self, live: Option<&ValidatingWebhookConfiguration>) -> BTreeSet<String> {
+    fn still_expected(&mut self, live: Option<&ValidatingWebhookConfiguration>) -> BTreeMap<String, String> {
         let announced = live.map(announce::expected).unwrap_or_default();
         self.expected.retain(|name, (said, _)| announced.get(name) == Some(said));
         for (name, said) in announced {
             self.expected.entry(name).or_insert_with(|| (said, Instant::now()));
         }
         let recent = self.expected.iter().filter(|(_, (_, since))| since.elapsed() < EXPECTED);
-        recent.map(|(name, _)| name.clone()).collect()
+        recent.map(|(name, (said, _))| (name.clone(), said.clone())).collect()
     }
 
     async fn put(
         &mut self,
         live: Option<ValidatingWebhookConfiguration>,
         webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
-        expected: &BTreeSet<String>,
+        expected: &BTreeMap<String, String>,
         material: &Material,
     ) -> Result<bool, RegistrationError> {
         let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
@@ -287,7 +306,9 @@ impl Keeper<'_> {
             webhooks: None,
         });
         desired.labels_mut().insert(names::MANAGED_BY.0.to_owned(), names::MANAGED_BY.1.to_owned());
-        desired.annotations_mut().retain(|key, _| !announce::is_announcement(key) || expected.contains(key));
+        desired
+            .annotations_mut()
+            .retain(|key, _| !announce::is_announcement(key) || expected.contains_key(key));
         // Absent and empty are the same to the API server.
         desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
@@ -316,10 +337,10 @@ impl Keeper<'_> {
 }
 
 /// Whose pods flow controls are for. One that is being created may be for all; one that nobody can read is.
-fn governed(flows: &[Arc<flow::Known>], expected: &BTreeSet<String>) -> Option<Governed> {
+fn governed(flows: &[Arc<flow::Known>], expected: &BTreeMap<String, String>) -> Option<Governed> {
     let is_there = |name: &str| flows.iter().any(|known| announce::shortened(&known.name) == name);
-    let announced = expected.iter().filter_map(|key| key.strip_prefix(names::EXPECTED_FLOW_CONTROLS));
-    if announced.into_iter().any(|name| !is_there(name)) {
+    let mut announced = expected.keys().filter_map(|key| key.strip_prefix(names::EXPECTED_FLOW_CONTROLS));
+    if announced.any(|name| !is_there(name)) {
         return Some(Governed::All);
     }
     let rules =
@@ -332,6 +353,12 @@ fn governed(flows: &[Arc<flow::Known>], expected: &BTreeSet<String>) -> Option<G
         }
     }
     (!rules.is_empty()).then_some(Governed::Selected(rules))
+}
+
+/// The providers of services that are being created.
+fn announced_providers(expected: &BTreeMap<String, String>) -> impl Iterator<Item = Provider> {
+    let of_services = expected.iter().filter(|(key, _)| key.starts_with(names::EXPECTED_CRITICAL_SERVICES));
+    of_services.filter_map(|(_, said)| announce::provider_of(said))
 }
 
 /// Whether it leads to us. Its details are the leader's business.

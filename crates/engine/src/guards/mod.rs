@@ -4,11 +4,12 @@
 
 mod budgets;
 mod cascade;
+mod critical;
 pub(crate) mod flow;
 mod labels;
 mod protections;
 
-use palisade_api::{budget, flow as api};
+use palisade_api::{budget, critical as service, flow as api};
 
 use crate::Settings;
 use crate::pod::Loss;
@@ -33,6 +34,9 @@ pub(crate) async fn ask(
     // Where nothing is protected, nothing is guarded with it.
     if removed && gates.resources_deletion_protection && gates.cascade_protection {
         cascade::ask(subject, review, world, &mut found).await;
+    }
+    if removed && gates.critical_service {
+        critical::ask(subject, review, world, settings, &mut found).await;
     }
     // Last, since it spends what the others would waste.
     if subject.kind.is_pod() {
@@ -98,6 +102,7 @@ pub(crate) async fn check_policy(
     settings: &Settings,
 ) -> Verdict {
     let (gates, name) = (settings.gates, subject.name());
+    let provider;
     let (found, declared) = match &*subject.kind.plural {
         budget::PLURAL if gates.pod_unavailable_budget => {
             let namespace = subject.namespace().unwrap_or_default();
@@ -106,9 +111,16 @@ pub(crate) async fn check_policy(
         api::PLURAL if gates.pod_deletion_flow_control => {
             (flow::check(subject), Declared::FlowControl { name })
         }
+        service::PLURAL if gates.critical_service && !subject.is_already_going() => {
+            let (found, read) = Box::pin(critical::check(subject, world, settings)).await;
+            let Some(read) = read else { return Verdict::new(subject, found) };
+            provider = read;
+            (found, Declared::CriticalService { name, provider: &provider, is_new })
+        }
         _ => return Verdict::allow(),
     };
-    if is_new && found.findings.is_empty() && !review.dry_run {
+    let awaited = is_new || matches!(declared, Declared::CriticalService { .. });
+    if awaited && found.findings.is_empty() && !review.dry_run {
         world.await_policy(declared).await;
     }
     Verdict::new(subject, found)

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod cascade;
+mod critical;
 mod flow;
 mod labels;
 mod protections;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use futures::executor::block_on;
+use palisade_api::critical::{Resource, Service, Target};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_engine::{
-    Action, Answer, Census, Code, Count, Definition, Expects, Judged, Kind, Loss, Object, Place, Protections,
-    Refused, Review, Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide,
-    prose,
+    Action, Answer, Census, Code, Count, Critical, Definition, Expects, Holders, Judged, Kind, Loss, Object,
+    Place, Present, Protections, Refused, Review, Scope, Search, Settings, Spent, Subject, Unknown, User,
+    Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -27,6 +28,11 @@ pub(crate) struct Given {
     pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// What a search looks at: kinds and objects.
     pub(crate) objects: Answer<Vec<(&'static str, String)>>,
+    pub(crate) services: Answer<Vec<Critical>>,
+    /// Who carries a finalizer.
+    pub(crate) holders: BTreeMap<&'static str, Answer<Holders>>,
+    /// What is there: `deployments.apps "shop/web"`.
+    pub(crate) present: BTreeMap<&'static str, Answer<Present>>,
 }
 
 impl Default for Given {
@@ -43,6 +49,9 @@ impl Default for Given {
             protections: Protections::default(),
             namespaces: BTreeMap::new(),
             objects: Ok(Vec::new()),
+            services: Ok(Vec::new()),
+            holders: BTreeMap::new(),
+            present: BTreeMap::new(),
         }
     }
 }
@@ -55,6 +64,11 @@ impl Given {
             .flat_map(|(name, spec)| rules_of(name, &serde_json::from_value(spec.clone()).unwrap()).unwrap());
         Self { protections: Protections::new(rules, Vec::new()), ..Self::default() }
     }
+}
+
+/// A `CriticalService` by name and spec.
+pub(crate) fn service(name: &str, spec: &Value) -> Critical {
+    Critical { name: name.to_owned(), uid: format!("uid-of-{name}"), service: Service::read(spec) }
 }
 
 impl World for Given {
@@ -121,6 +135,30 @@ impl World for Given {
         }
         spent
     }
+    async fn critical_services(&self, concerned: Option<&Subject<'_>>) -> Answer<Vec<Critical>> {
+        let is_about = |service: &Critical| match (&service.service, concerned) {
+            (Ok(service), Some(subject)) => subject.takes_down(&service.provider),
+            (Err(_), Some(_)) => false,
+            (_, None) => true,
+        };
+        let services = self.services.clone()?;
+        Ok(if services.iter().any(is_about) { services } else { Vec::new() })
+    }
+    async fn holders(&self, resource: &Resource, finalizer: &str) -> Answer<Holders> {
+        let none = || Ok(Holders { resource: resource.to_string(), census: Census::NONE, going: true });
+        self.holders.get(finalizer).cloned().unwrap_or_else(none)
+    }
+    async fn find(&self, target: &Target) -> Answer<Option<Present>> {
+        self.present.get(&*target.to_string()).cloned().transpose()
+    }
+    async fn scope(&self, resource: &Resource) -> Answer<Option<Scope>> {
+        match &*resource.word {
+            "nodes" | "CustomResourceDefinition" => Ok(Some(Scope::Cluster)),
+            "typos" => Ok(None),
+            "broken" => Err(Unknown::new("how it is served", "no")),
+            _ => Ok(Some(Scope::Namespaced)),
+        }
+    }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         self.pod.clone()
     }
@@ -151,6 +189,7 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "Event" => ("", "events"),
         "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
         "PodDeletionFlowControl" => ("policy.kruise.io", "poddeletionflowcontrols"),
+        "CriticalService" => ("palisade.dev", "criticalservices"),
         other => panic!("no such kind in these tests: {other}"),
     };
     let kind = kind.strip_prefix("Advanced").unwrap_or(kind);

@@ -3,6 +3,9 @@
 //! Every field is written out, also where it is Kubernetes' default, so that what is in place can be compared
 //! with what should be, field by field.
 
+mod critical;
+mod pods;
+
 use std::collections::BTreeSet;
 
 use k8s_openapi::ByteString;
@@ -14,17 +17,19 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::CASCADING_KINDS;
 use palisade_api::labels::{LabelExpression, LabelRule};
 use palisade_api::marks;
-use palisade_api::{budget, flow};
 
 use palisade_cluster::Ancestors;
 
 use super::coverage::{Coverage, Every, Namespaces};
 
+pub(super) use critical::CRITICAL;
+pub use critical::Providers;
+
 /// How long the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 5;
-/// How many owners an expression names. It costs the API server next to nothing up to here, and is refused
+/// How many uids or names an expression holds. It costs the API server next to nothing up to here, and is refused
 /// somewhere below ten times as many.
-const UIDS_TOLD: usize = 2_000;
+const NAMES_TOLD: usize = 2_000;
 pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// The webhook for deletions of pods.
@@ -76,6 +81,8 @@ pub struct Wanted<'a> {
     pub budget_namespaces: &'a BTreeSet<String>,
     /// Whose pods flow controls are for; `None` without any.
     pub flow: Option<&'a Governed>,
+    /// The providers of critical services.
+    pub providers: &'a Providers,
     /// What protections make necessary.
     pub coverage: &'a Coverage,
     /// The owners of something protected.
@@ -87,6 +94,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
     webhooks.extend(wanted.budgets());
     webhooks.extend(wanted.flow());
+    webhooks.extend(wanted.critical());
     if !wanted.gates.resources_deletion_protection {
         webhooks.extend(wanted.evictions());
         return webhooks;
@@ -161,7 +169,7 @@ impl Wanted<'_> {
         if resources.is_empty() {
             return None;
         }
-        let told = (uids.len() <= UIDS_TOLD).then(|| {
+        let told = (uids.len() <= NAMES_TOLD).then(|| {
             let list: Vec<String> = uids.iter().map(|uid| format!("'{uid}'")).collect();
             let expression = format!("oldObject.metadata.uid in [{}]", list.join(", "));
             vec![MatchCondition { name: "owner".to_owned(), expression }]
@@ -203,152 +211,6 @@ impl Wanted<'_> {
         let mut webhooks: Vec<ValidatingWebhook> = kinds.chain(every).collect();
         for (number, webhook) in webhooks.iter_mut().enumerate() {
             webhook.name = format!("protections-{number}.palisade.dev");
-        }
-        webhooks
-    }
-
-    /// Evictions where a pod is labelled, protections name pods, there is a budget, or flow control. An eviction carries
-    /// no labels, so namespaces are all there is to select by.
-    fn evictions(&self) -> Option<ValidatingWebhook> {
-        let protected = match &self.coverage.pods {
-            _ if !self.gates.resources_deletion_protection => Namespaces::Some(BTreeSet::new()),
-            Some(Namespaces::All) => Namespaces::All,
-            Some(Namespaces::Some(named)) => Namespaces::Some(named | self.eviction_namespaces),
-            None => Namespaces::Some(self.eviction_namespaces.clone()),
-        };
-        let budgets =
-            if self.gates.pod_unavailable_budget { self.budget_namespaces.clone() } else { BTreeSet::new() };
-        let flow =
-            if self.flow_is_everywhere() { Namespaces::All } else { Namespaces::Some(BTreeSet::new()) };
-        let namespaces = protected.and(Namespaces::Some(budgets)).and(flow);
-        if let Namespaces::Some(named) = &namespaces
-            && named.iter().all(|name| name == self.own_namespace)
-        {
-            return None;
-        }
-        Some(ValidatingWebhook {
-            rules: Some(vec![rule("CREATE", "", "pods/eviction")]),
-            namespace_selector: Some(self.namespaces(&namespaces)),
-            ..self.webhook_at(
-                "eviction",
-                if self.flow_is_everywhere() { "/admit/protections/flow" } else { "/admit/protections" },
-            )
-        })
-    }
-
-    /// What takes pods down where there are budgets, and budgets that are written.
-    fn budgets(&self) -> Vec<ValidatingWebhook> {
-        if !self.gates.pod_unavailable_budget {
-            return Vec::new();
-        }
-        let declared = ValidatingWebhook {
-            rules: Some(vec![RuleWithOperations {
-                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                ..rule("", budget::GROUP, budget::PLURAL)
-            }]),
-            ..self.webhook("budgets")
-        };
-        if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
-            return vec![declared];
-        }
-        let of_pods = |name: &str, rules: &[RuleWithOperations], (condition, expression): (&str, String)| {
-            ValidatingWebhook {
-                rules: Some(rules.to_vec()),
-                namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
-                match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
-                ..self.webhook_at(
-                    name,
-                    if self.flow_is_everywhere() { "/admit/budgets/flow" } else { "/admit/budgets" },
-                )
-            }
-        };
-        // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
-        let changes = |field: &str| {
-            let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
-            format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
-        };
-        let parting = format!("{} || {}", changes("labels"), changes("ownerReferences"));
-        // The kubelet says how things are, and it says so often.
-        let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
-            && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
-            && oldObject.spec.readinessGates.exists(gate, \
-            oldObject.status.conditions.exists(old, old.type == gate.conditionType && old.status == 'True') \
-            && !(has(object.status.conditions) && object.status.conditions.exists(new, \
-            new.type == gate.conditionType && new.status == 'True'))))";
-        vec![
-            declared,
-            of_pods(
-                POD_DELETION,
-                &[rule("DELETE", "", "pods")],
-                ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned()),
-            ),
-            of_pods(
-                "pod-update",
-                &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
-                ("changed", format!("object.spec != oldObject.spec || {parting}")),
-            ),
-            of_pods(
-                "pod-status",
-                &[rule("UPDATE", "", "pods/status")],
-                ("closing", format!("{parting} || {closing}")),
-            ),
-        ]
-    }
-
-    fn flow_is_everywhere(&self) -> bool {
-        self.gates.pod_deletion_flow_control && matches!(self.flow, Some(Governed::All))
-    }
-
-    /// Deletions of pods where there is flow control, and flow controls that are written. Where there are budgets, the
-    /// pods are asked about already; where only some namespaces are governed, evictions are asked about here.
-    fn flow(&self) -> Vec<ValidatingWebhook> {
-        if !self.gates.pod_deletion_flow_control {
-            return Vec::new();
-        }
-        let declared = ValidatingWebhook {
-            rules: Some(vec![RuleWithOperations {
-                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                ..rule("", flow::GROUP, flow::PLURAL)
-            }]),
-            ..self.webhook("flow-controls")
-        };
-        let of_pods =
-            |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
-                rules: Some(rules.to_vec()),
-                namespace_selector: Some(namespaces),
-                match_conditions: Some(vec![MatchCondition {
-                    name: "staying".to_owned(),
-                    expression:
-                        "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) \
-                    && !(has(oldObject.status) && has(oldObject.status.phase) \
-                    && oldObject.status.phase in ['Succeeded', 'Failed'])"
-                            .to_owned(),
-                }]),
-                ..self.webhook_at(name, "/admit/flow")
-            };
-        let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
-        let own = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
-        let mut webhooks = vec![declared];
-        match self.flow {
-            None => {}
-            Some(Governed::All) => {
-                let mut elsewhere = vec![self.own_namespace.to_owned()];
-                if self.gates.pod_unavailable_budget {
-                    elsewhere.extend(
-                        self.budget_namespaces.iter().filter(|name| *name != self.own_namespace).cloned(),
-                    );
-                }
-                let elsewhere = selector(&[requirement(NAMESPACE_NAME, "NotIn", &elsewhere)]);
-                webhooks.push(of_pods(FLOW, &[deletion], elsewhere));
-            }
-            Some(Governed::Selected(rules)) => {
-                webhooks.extend(rules.iter().enumerate().map(|(number, rule)| {
-                    let mut requirements = vec![own.clone()];
-                    requirements.extend(rule.expressions().iter().map(as_requirement));
-                    let (name, rules) = (format!("{FLOW}-{number}"), [deletion.clone(), eviction.clone()]);
-                    of_pods(&name, &rules, selector(&requirements))
-                }));
-            }
         }
         webhooks
     }
@@ -443,7 +305,7 @@ fn requirement(key: &str, operator: &str, values: &[String]) -> LabelSelectorReq
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const URL: &str = "https://127.0.0.1:9443";
@@ -468,15 +330,32 @@ mod tests {
         flow: Option<&Governed>,
         gates: FeatureGates,
     ) -> Vec<ValidatingWebhook> {
+        plan_as(|wanted| {
+            plan(&Wanted {
+                endpoint,
+                gates,
+                eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
+                budget_namespaces: &budgets.iter().map(|&name| name.to_owned()).collect(),
+                flow,
+                ..wanted.clone()
+            })
+        })
+    }
+
+    /// Plans what differs from a cluster with nothing in it.
+    pub(in crate::registration::plan) fn plan_as(
+        plan: impl FnOnce(&Wanted<'_>) -> Vec<ValidatingWebhook>,
+    ) -> Vec<ValidatingWebhook> {
         plan(&Wanted {
-            endpoint,
+            endpoint: &Endpoint::Url(URL.to_owned()),
             authorities: "PEM",
             own_namespace: "palisade-system",
-            gates,
+            gates: FeatureGates::default(),
             failure_policy: FailurePolicy::Fail,
-            eviction_namespaces: &namespaces.iter().map(|&name| name.to_owned()).collect(),
-            budget_namespaces: &budgets.iter().map(|&name| name.to_owned()).collect(),
-            flow,
+            eviction_namespaces: &BTreeSet::new(),
+            budget_namespaces: &BTreeSet::new(),
+            flow: None,
+            providers: &Providers::default(),
             coverage: &Coverage::default(),
             ancestors: &Ancestors::default(),
         })
@@ -492,7 +371,12 @@ mod tests {
 
     #[test]
     fn a_delete_of_an_unlabelled_object_never_leaves_the_api_server() {
-        let rare = ["cascade.palisade.dev", "budgets.palisade.dev", "flow-controls.palisade.dev"];
+        let rare = [
+            "cascade.palisade.dev",
+            "budgets.palisade.dev",
+            "flow-controls.palisade.dev",
+            "critical-services.palisade.dev",
+        ];
         for webhook in planned(&[]).into_iter().filter(|webhook| !rare.contains(&webhook.name.as_str())) {
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
             assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
@@ -525,9 +409,11 @@ mod tests {
     fn a_gate_that_is_off_registers_nothing() {
         let url = Endpoint::Url(URL.to_owned());
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
-        let declared = ["budgets.palisade.dev", "flow-controls.palisade.dev"];
+        let declared =
+            ["budgets.palisade.dev", "flow-controls.palisade.dev", "critical-services.palisade.dev"];
         assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), declared);
         let off = FeatureGates { pod_unavailable_budget: false, pod_deletion_flow_control: false, ..off };
+        let off = FeatureGates { critical_service: false, ..off };
         assert!(planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off).is_empty());
     }
 

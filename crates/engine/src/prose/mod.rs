@@ -3,6 +3,8 @@
 //! The one place where messages are written, so that `kubectl delete`, `--dry-run=server` and
 //! `palisade why` say the same.
 
+mod critical;
+
 use std::borrow::Cow;
 
 use palisade_api::marks::{Mark, Mode, Place};
@@ -10,6 +12,8 @@ use palisade_api::marks::{Mark, Mode, Place};
 use crate::pod::Loss;
 use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
 use crate::world::{Census, Standing, Throttled, Unknown};
+
+pub use critical::{endless, left_behind};
 
 /// How many names a message lists before it says how many more there are.
 pub const NAMES_SHOWN: usize = 5;
@@ -24,7 +28,10 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     // Where not even a mark was seen, nobody knows.
     let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
     let verb = if known { "is" } else { "may be" };
+    let of_services = critical::refusal(verdict, about);
+    let says_what_to_do = of_services.is_some();
     let mut text = match verdict.findings.iter().find_map(|finding| loss(&finding.reason)) {
+        _ if of_services.is_some() => of_services.unwrap_or_default(),
         _ if verdict.code() == Some(Code::Invalid) => {
             format!("{} is refused: {}", subject(about), because.join("; "))
         }
@@ -42,7 +49,7 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
     let steps: Option<Vec<String>> =
         verdict.findings.iter().map(|finding| first_step(about, finding)).collect();
-    if let Some(step) = steps.as_ref().and_then(|steps| steps.first()) {
+    if let Some(step) = steps.as_ref().and_then(|steps| steps.first()).filter(|_| !says_what_to_do) {
         text.push(' ');
         text.push_str(step);
     }
@@ -92,10 +99,14 @@ pub fn because(reason: &Reason) -> String {
             )
         }
         Reason::Throttled(throttled) => throttling(throttled),
+        Reason::Needed(needed) => critical::because(needed),
+        Reason::Serves(provider) => format!("it must outlive its provider: {provider} is still there"),
         Reason::Invalid(why) => why.clone(),
-        Reason::SpentUnknown(_, unknown) | Reason::FlowUnknown(unknown) | Reason::Unreadable(unknown) => {
-            not_known(unknown)
-        }
+        Reason::NeededUnknown { unknown, .. }
+        | Reason::ServesUnknown(unknown)
+        | Reason::SpentUnknown(_, unknown)
+        | Reason::FlowUnknown(unknown)
+        | Reason::Unreadable(unknown) => not_known(unknown),
     }
 }
 
@@ -121,6 +132,26 @@ pub fn warning(about: &About, warning: &Warning) -> String {
         ),
         Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
         Warning::Throttled(throttled) => format!("{} is beyond {}", subject(about), throttling(throttled)),
+        Warning::LeftBehind(left) => left_behind(about, left),
+        Warning::NotServed(resource) => {
+            format!(
+                "{}: the cluster serves no {resource}; what waits for it is met until it does",
+                subject(about)
+            )
+        }
+        Warning::ProviderNotServed(resource) => {
+            format!(
+                "{}: the cluster serves no {resource}; its provider is protected once it does",
+                subject(about)
+            )
+        }
+        Warning::OwnNamespace => {
+            format!(
+                "{}: nothing is refused in Palisade's own namespace, so its provider is not protected",
+                subject(about)
+            )
+        }
+        Warning::Deadlocked(deadlock) => format!("{}: {}", subject(about), endless(deadlock)),
         Warning::Unreachable(group) => {
             format!(
                 "{}: objects of {group} could not be looked at, since its API server does not answer",
@@ -366,12 +397,18 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
         Reason::Throttled(throttled) if throttled.limit > 0 => {
             format!("Wait until there is a slot: kubectl get pdfc {} -w.", throttled.control)
         }
+        Reason::Needed(needed) if needed.deadlock.is_none() => {
+            format!("{}.", critical::first(&needed.blockers))
+        }
+        Reason::Serves(_) => "Delete it first.".to_owned(),
         Reason::MarkedUnknown(..)
+        | Reason::NeededUnknown { .. }
+        | Reason::ServesUnknown(_)
         | Reason::RuledUnknown(..)
         | Reason::SpentUnknown(..)
         | Reason::FlowUnknown(_)
         | Reason::Unreadable(_) => "Try again later.".to_owned(),
-        Reason::Marked(_) | Reason::Throttled(_) | Reason::Invalid(_) => return None,
+        Reason::Marked(_) | Reason::Throttled(_) | Reason::Needed(_) | Reason::Invalid(_) => return None,
     };
     Some(step)
 }

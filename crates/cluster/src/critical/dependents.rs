@@ -1,0 +1,351 @@
+//! What depends on providers, as watches show it: metadata only, and of exactly the resources that services name.
+//!
+//! For the status alone; what is decided about a deletion is asked live.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::Client;
+use palisade_api::critical::{Criterion, Resource, Service, Target};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::Services;
+use super::question::full_name;
+use crate::discovery::Discovery;
+use crate::feed::{Broken, Fed, Mirror, Source, follow};
+use crate::lock;
+
+/// How long to gather changes before they are told.
+const GATHER: Duration = Duration::from_millis(200);
+/// A watch says something at least this often while it works.
+const SILENT: Duration = Duration::from_secs(40);
+
+/// What is watched: a path, and one name on it or all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Feed {
+    path: String,
+    name: Option<String>,
+}
+
+/// An object that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependent {
+    pub uid: String,
+    pub going: bool,
+    /// Those that criteria name.
+    finalizers: BTreeSet<String>,
+}
+
+/// What is seen of a criterion or a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// The resource is not served.
+    NotServed,
+    /// Why nobody can tell.
+    Unknown(String),
+    /// The objects in question, by name.
+    There(BTreeMap<String, Dependent>),
+}
+
+/// What all watches show.
+#[derive(Default)]
+pub struct Dependents {
+    feeds: Mutex<BTreeMap<Feed, Watched>>,
+    discovery: Mutex<Option<Discovery>>,
+    changed: watch::Sender<u64>,
+}
+
+struct Watched {
+    view: Arc<Mutex<View>>,
+    finalizers: BTreeSet<String>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct View {
+    objects: Mirror<String, Dependent>,
+    state: State,
+    heard: Instant,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { objects: Mirror::default(), state: State::Waiting, heard: Instant::now() }
+    }
+}
+
+enum State {
+    Waiting,
+    Listed,
+    NotServed,
+    Broken(String),
+}
+
+impl Dependents {
+    /// Moves when something may look different.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// What is in the way of a criterion.
+    pub fn of(&self, criterion: &Criterion) -> Sight {
+        match criterion {
+            Criterion::Object(target) => self.object(target),
+            Criterion::Finalizer { resource, finalizer } => {
+                self.see(resource, None, None, |_, dependent| dependent.finalizers.contains(finalizer))
+            }
+        }
+    }
+
+    /// An object, if it is there.
+    pub fn object(&self, target: &Target) -> Sight {
+        let Target { resource, namespace, name } = target;
+        self.see(resource, namespace.as_deref(), Some(name), |_, _| true)
+    }
+
+    fn see(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        name: Option<&String>,
+        wanted: impl Fn(&String, &Dependent) -> bool,
+    ) -> Sight {
+        let discovery = lock(&self.discovery);
+        let Some(discovery) = &*discovery else {
+            return Sight::Unknown("it has not been looked at yet".to_owned());
+        };
+        let Some(served) = discovery.resolve(resource) else {
+            return if discovery.unreachable.contains(&resource.group) {
+                Sight::Unknown(format!("the API server of {} does not answer", resource.group))
+            } else {
+                Sight::NotServed
+            };
+        };
+        let feed = Feed { path: served.path(namespace), name: name.cloned() };
+        let feeds = lock(&self.feeds);
+        let Some(watched) = feeds.get(&feed) else {
+            let why = if served.watchable { "it has not been looked at yet" } else { "it can't be watched" };
+            return Sight::Unknown(why.to_owned());
+        };
+        let view = lock(&watched.view);
+        match &view.state {
+            State::Waiting => Sight::Unknown("it has not been looked at yet".to_owned()),
+            State::NotServed => Sight::NotServed,
+            State::Broken(why) => Sight::Unknown(why.clone()),
+            State::Listed if view.heard.elapsed() > SILENT => {
+                Sight::Unknown("the API server has not been heard of for a while".to_owned())
+            }
+            State::Listed => {
+                let all = view.objects.iter().filter(|(name, dependent)| wanted(name, dependent));
+                Sight::There(all.map(|(name, dependent)| (name.clone(), dependent.clone())).collect())
+            }
+        }
+    }
+
+    /// Watches these, and nothing else.
+    fn watch(
+        &self,
+        client: &Client,
+        wanted: BTreeMap<Feed, BTreeSet<String>>,
+        noticed: &Arc<watch::Sender<()>>,
+    ) {
+        let mut feeds = lock(&self.feeds);
+        feeds.retain(|feed, watched| wanted.get(feed) == Some(&watched.finalizers));
+        for (feed, finalizers) in wanted {
+            feeds.entry(feed.clone()).or_insert_with(|| {
+                let view = Arc::new(Mutex::new(View::default()));
+                let watching =
+                    keep_view(client.clone(), feed, finalizers.clone(), view.clone(), noticed.clone());
+                Watched { view, finalizers, task: tokio::spawn(watching) }
+            });
+        }
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|changes| *changes += 1);
+    }
+}
+
+/// Watches what all services name while `active` holds. Never ends.
+pub async fn watch_dependents(
+    client: Client,
+    dependents: Arc<Dependents>,
+    mut services: watch::Receiver<Option<Services>>,
+    mut discovery: watch::Receiver<Option<Discovery>>,
+    mut active: watch::Receiver<bool>,
+) {
+    let (noticed_tx, mut noticed) = watch::channel(());
+    let noticed_tx = Arc::new(noticed_tx);
+    loop {
+        let wanted = {
+            let (services, discovery) = (services.borrow_and_update(), discovery.borrow_and_update());
+            lock(&dependents.discovery).clone_from(&discovery);
+            match (&*services, &*discovery) {
+                (Some(services), Some(discovery)) if *active.borrow_and_update() => {
+                    wanted(services, discovery)
+                }
+                _ => BTreeMap::new(),
+            }
+        };
+        dependents.watch(&client, wanted, &noticed_tx);
+        dependents.tell();
+        // Until something else is to be watched, what the watches show is passed on.
+        loop {
+            tokio::select! {
+                Ok(()) = services.changed() => break,
+                Ok(()) = discovery.changed() => break,
+                Ok(()) = active.changed() => break,
+                Ok(()) = noticed.changed() => {
+                    sleep(GATHER).await;
+                    noticed.borrow_and_update();
+                    dependents.tell();
+                }
+            }
+        }
+    }
+}
+
+/// What is to be watched, and the finalizers that matter there.
+fn wanted(services: &Services, discovery: &Discovery) -> BTreeMap<Feed, BTreeSet<String>> {
+    let mut wanted: BTreeMap<Feed, BTreeSet<String>> = BTreeMap::new();
+    let mut add =
+        |resource: &Resource, namespace: Option<&str>, name: Option<&String>, finalizer: Option<&String>| {
+            if let Some(served) = discovery.resolve(resource).filter(|served| served.watchable) {
+                let feed = Feed { path: served.path(namespace), name: name.cloned() };
+                wanted.entry(feed).or_default().extend(finalizer.cloned());
+            }
+        };
+    for (_, Service { provider, criteria, .. }) in services.readable() {
+        add(&provider.resource, Some(&provider.namespace), Some(&provider.name), None);
+        for criterion in criteria {
+            match criterion {
+                Criterion::Finalizer { resource, finalizer } => add(resource, None, None, Some(finalizer)),
+                Criterion::Object(Target { resource, namespace, name }) => {
+                    add(resource, namespace.as_deref(), Some(name), None);
+                }
+            }
+        }
+    }
+    wanted
+}
+
+async fn keep_view(
+    client: Client,
+    feed: Feed,
+    finalizers: BTreeSet<String>,
+    view: Arc<Mutex<View>>,
+    noticed: Arc<watch::Sender<()>>,
+) {
+    let selector = feed.name.as_ref().map(|name| format!("metadata.name={name}"));
+    let query: Vec<(&str, &str)> = selector.iter().map(|selector| ("fieldSelector", &**selector)).collect();
+    let source = Source { client: &client, path: &feed.path, query: &query, metadata_only: true };
+    follow(&source, |fed| {
+        if lock(&view).take(fed, feed.name.is_some(), &finalizers) {
+            noticed.send_replace(());
+        }
+    })
+    .await;
+}
+
+impl View {
+    /// Takes what was fed, and says whether anything looks different now.
+    fn take(&mut self, fed: Result<Fed<'_>, &Broken>, all: bool, finalizers: &BTreeSet<String>) -> bool {
+        let fed = match fed {
+            Ok(fed) => fed,
+            Err(broken) => {
+                let state = match broken {
+                    Broken::NotServed => State::NotServed,
+                    // The next watch goes on where this one ended, or lists anew.
+                    Broken::Expired | Broken::Silent if matches!(self.state, State::Listed) => return false,
+                    other => State::Broken(other.to_string()),
+                };
+                self.state = state;
+                return true;
+            }
+        };
+        self.heard = Instant::now();
+        let read = |object: &palisade_engine::Object<'_>| -> Result<Option<Dependent>, Broken> {
+            let metadata = &object.metadata;
+            let carried = metadata.finalizers.iter().map(ToString::to_string);
+            let carried: BTreeSet<String> = carried.filter(|each| finalizers.contains(each)).collect();
+            let keep = all || !carried.is_empty();
+            Ok(keep.then(|| Dependent {
+                uid: metadata.uid.to_string(),
+                going: metadata.deletion_timestamp.is_some(),
+                finalizers: carried,
+            }))
+        };
+        let changed = self.objects.take(&fed, |object| full_name(&object.metadata), read);
+        // After a failure the watch goes on where it was; before the first list it knows nothing.
+        let healed = match (&self.state, &fed) {
+            (State::Listed, _) => false,
+            (State::Broken(_), Fed::Applied(_) | Fed::Deleted(_) | Fed::Reached(_))
+            | (_, Fed::Complete(_)) => true,
+            _ => false,
+        };
+        if healed {
+            self.state = State::Listed;
+        }
+        healed || !changed.is_empty() && matches!(self.state, State::Listed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_engine::Object;
+
+    /// What is in view: names, or why not.
+    fn seen(view: &View) -> Result<Vec<String>, String> {
+        match &view.state {
+            State::Waiting => Err("waiting".to_owned()),
+            State::NotServed => Err("not served".to_owned()),
+            State::Broken(why) => Err(why.clone()),
+            State::Listed => {
+                let mut names: Vec<String> = view.objects.iter().map(|(name, _)| name.clone()).collect();
+                names.sort();
+                Ok(names)
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_carries_a_finalizer_that_matters_is_kept_and_failures_are_told() {
+        let finalizers = BTreeSet::from(["f".to_owned()]);
+        let text = |name: &str, finalizer: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"u","finalizers":["{finalizer}","x"]}}}}"#
+            )
+        };
+        let (holder, freed, other) = (text("a", "f"), text("a", "g"), text("b", "g"));
+        let [holder, freed, other] =
+            [&holder, &freed, &other].map(|text| Object::parse(text.as_bytes()).unwrap());
+        let mut view = View::default();
+        let mut take = |fed: Result<Fed<'_>, &Broken>| {
+            let changed = view.take(fed, false, &finalizers);
+            (changed, seen(&view))
+        };
+        let a = || Ok(vec!["n/a".to_owned()]);
+        assert_eq!(take(Ok(Fed::Begin)), (false, Err("waiting".to_owned())));
+        assert_eq!(take(Ok(Fed::Listed(&holder))), (false, Err("waiting".to_owned())), "half a list is none");
+        assert!(!take(Ok(Fed::Listed(&other))).0);
+        assert_eq!(take(Ok(Fed::Complete(1))), (true, a()));
+        assert_eq!(take(Ok(Fed::Applied(&other))), (false, a()), "nobody cares");
+        assert_eq!(take(Err(&Broken::Expired)), (false, a()), "a list follows");
+        let forbidden = Broken::Other("403: no".to_owned());
+        assert_eq!(take(Err(&forbidden)), (true, Err("403: no".to_owned())));
+        assert_eq!(take(Ok(Fed::Reached(2))), (true, a()), "it goes on where it was");
+        assert_eq!(take(Ok(Fed::Applied(&freed))), (true, Ok(Vec::new())));
+        assert_eq!(take(Err(&Broken::NotServed)), (true, Err("not served".to_owned())));
+        assert!(!take(Ok(Fed::Begin)).0);
+        assert_eq!(take(Ok(Fed::Complete(3))), (true, Ok(Vec::new())), "it is served again");
+    }
+}

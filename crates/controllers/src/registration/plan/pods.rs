@@ -1,0 +1,162 @@
+//! Webhooks for what takes pods down: where there are budgets, flow controls, and pods that are protected.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations, ValidatingWebhook};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use palisade_api::{budget, flow};
+
+use super::{
+    FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, requirement, rule, selector,
+};
+use crate::registration::coverage::Namespaces;
+
+impl Wanted<'_> {
+    /// Evictions where a pod is labelled or a provider, protections name pods, there is a budget, or flow control. An eviction carries
+    /// no labels, so namespaces are all there is to select by.
+    pub(super) fn evictions(&self) -> Option<ValidatingWebhook> {
+        let protected = match &self.coverage.pods {
+            _ if !self.gates.resources_deletion_protection => Namespaces::Some(BTreeSet::new()),
+            Some(Namespaces::All) => Namespaces::All,
+            Some(Namespaces::Some(named)) => Namespaces::Some(named | self.eviction_namespaces),
+            None => Namespaces::Some(self.eviction_namespaces.clone()),
+        };
+        let budgets =
+            if self.gates.pod_unavailable_budget { self.budget_namespaces.clone() } else { BTreeSet::new() };
+        let flow =
+            if self.flow_is_everywhere() { Namespaces::All } else { Namespaces::Some(BTreeSet::new()) };
+        let providers =
+            if self.gates.critical_service { self.providers.pods.clone() } else { BTreeSet::new() };
+        let namespaces = protected.and(Namespaces::Some(&budgets | &providers)).and(flow);
+        if let Namespaces::Some(named) = &namespaces
+            && named.iter().all(|name| name == self.own_namespace)
+        {
+            return None;
+        }
+        Some(ValidatingWebhook {
+            rules: Some(vec![rule("CREATE", "", "pods/eviction")]),
+            namespace_selector: Some(self.namespaces(&namespaces)),
+            ..self.webhook_at(
+                "eviction",
+                if self.flow_is_everywhere() { "/admit/protections/flow" } else { "/admit/protections" },
+            )
+        })
+    }
+
+    /// What takes pods down where there are budgets, and budgets that are written.
+    pub(super) fn budgets(&self) -> Vec<ValidatingWebhook> {
+        if !self.gates.pod_unavailable_budget {
+            return Vec::new();
+        }
+        let declared = ValidatingWebhook {
+            rules: Some(vec![RuleWithOperations {
+                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                ..rule("", budget::GROUP, budget::PLURAL)
+            }]),
+            ..self.webhook("budgets")
+        };
+        if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
+            return vec![declared];
+        }
+        let of_pods = |name: &str, rules: &[RuleWithOperations], (condition, expression): (&str, String)| {
+            ValidatingWebhook {
+                rules: Some(rules.to_vec()),
+                namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
+                match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
+                ..self.webhook_at(
+                    name,
+                    if self.flow_is_everywhere() { "/admit/budgets/flow" } else { "/admit/budgets" },
+                )
+            }
+        };
+        // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
+        let changes = |field: &str| {
+            let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
+            format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
+        };
+        let parting = format!("{} || {}", changes("labels"), changes("ownerReferences"));
+        // The kubelet says how things are, and it says so often.
+        let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
+            && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
+            && oldObject.spec.readinessGates.exists(gate, \
+            oldObject.status.conditions.exists(old, old.type == gate.conditionType && old.status == 'True') \
+            && !(has(object.status.conditions) && object.status.conditions.exists(new, \
+            new.type == gate.conditionType && new.status == 'True'))))";
+        vec![
+            declared,
+            of_pods(
+                POD_DELETION,
+                &[rule("DELETE", "", "pods")],
+                ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned()),
+            ),
+            of_pods(
+                "pod-update",
+                &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
+                ("changed", format!("object.spec != oldObject.spec || {parting}")),
+            ),
+            of_pods(
+                "pod-status",
+                &[rule("UPDATE", "", "pods/status")],
+                ("closing", format!("{parting} || {closing}")),
+            ),
+        ]
+    }
+
+    fn flow_is_everywhere(&self) -> bool {
+        self.gates.pod_deletion_flow_control && matches!(self.flow, Some(Governed::All))
+    }
+
+    /// Deletions of pods where there is flow control, and flow controls that are written. Where there are budgets, the
+    /// pods are asked about already; where only some namespaces are governed, evictions are asked about here.
+    pub(super) fn flow(&self) -> Vec<ValidatingWebhook> {
+        if !self.gates.pod_deletion_flow_control {
+            return Vec::new();
+        }
+        let declared = ValidatingWebhook {
+            rules: Some(vec![RuleWithOperations {
+                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                ..rule("", flow::GROUP, flow::PLURAL)
+            }]),
+            ..self.webhook("flow-controls")
+        };
+        let of_pods =
+            |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
+                rules: Some(rules.to_vec()),
+                namespace_selector: Some(namespaces),
+                match_conditions: Some(vec![MatchCondition {
+                    name: "staying".to_owned(),
+                    expression:
+                        "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) \
+                    && !(has(oldObject.status) && has(oldObject.status.phase) \
+                    && oldObject.status.phase in ['Succeeded', 'Failed'])"
+                            .to_owned(),
+                }]),
+                ..self.webhook_at(name, "/admit/flow")
+            };
+        let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
+        let own = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
+        let mut webhooks = vec![declared];
+        match self.flow {
+            None => {}
+            Some(Governed::All) => {
+                let mut elsewhere = vec![self.own_namespace.to_owned()];
+                if self.gates.pod_unavailable_budget {
+                    elsewhere.extend(
+                        self.budget_namespaces.iter().filter(|name| *name != self.own_namespace).cloned(),
+                    );
+                }
+                let elsewhere = selector(&[requirement(NAMESPACE_NAME, "NotIn", &elsewhere)]);
+                webhooks.push(of_pods(FLOW, &[deletion], elsewhere));
+            }
+            Some(Governed::Selected(rules)) => {
+                webhooks.extend(rules.iter().enumerate().map(|(number, rule)| {
+                    let mut requirements = vec![own.clone()];
+                    requirements.extend(rule.expressions().iter().map(as_requirement));
+                    let (name, rules) = (format!("{FLOW}-{number}"), [deletion.clone(), eviction.clone()]);
+                    of_pods(&name, &rules, selector(&requirements))
+                }));
+            }
+        }
+        webhooks
+    }
+}

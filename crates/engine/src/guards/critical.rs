@@ -1,0 +1,256 @@
+//! Critical services: what others depend on goes last.
+//!
+//! A provider is not deleted while a criterion of a `CriticalService` that names it is unmet: while an object carries
+//! the finalizer that it takes away, or an object is there that needs it. What would take the provider down with it,
+//! its Namespace or the definition of its kind, is not deleted either while the provider is there. A
+//! `CriticalService` is not deleted before its provider is gone.
+//!
+//! With `BestEffort` all of them go at any time, and what is left behind is told. So is a provider whose namespace is
+//! terminating: its pods go anyway, and a shell without pods helps nobody.
+
+use futures::future::join_all;
+use palisade_api::critical::{self, Criterion, DeletionMode, Provider, Resource, Service};
+
+use crate::Settings;
+use crate::order::{Deadlock, Own, deadlock};
+use crate::review::{Review, Subject};
+use crate::verdict::{
+    Blocker, Code, Finding, Found, Guard, LeftBehind, Lift, Needed, Parting, Reason, Warning,
+};
+use crate::world::{Answer, Critical, Scope, Unknown, World};
+
+pub(super) async fn ask(
+    subject: &Subject<'_>,
+    review: &Review<'_>,
+    world: &impl World,
+    settings: &Settings,
+    found: &mut Found,
+) {
+    if is_service(subject) {
+        return Box::pin(ask_for_service(subject, world, settings, found)).await;
+    }
+    // Where the API server was told that there is one, it is asked for, also if this replica has not seen it yet.
+    let concerned = (!review.expects.critical).then_some(subject);
+    let services = match world.critical_services(concerned).await {
+        Ok(services) => services,
+        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Critical, unknown)),
+    };
+    let mut needed = Vec::new();
+    for Critical { name, uid, service } in &services {
+        let service = match service {
+            Ok(service) if subject.takes_down(&service.provider) => service,
+            Ok(_) => continue,
+            Err(why) => {
+                let unknown = Unknown::new(format!("what CriticalService \"{name}\" needs"), why);
+                found.findings.push(Finding::unreadable(Guard::Critical, unknown));
+                continue;
+            }
+        };
+        let case = Box::pin(Case::of(name, uid, service, subject, world));
+        let Some(mut case) = case.await else { continue };
+        if !case.needed.blockers.is_empty() {
+            let all = services.iter().filter_map(|other| Some((&*other.name, other.service.as_ref().ok()?)));
+            case.needed.deadlock = deadlock(name, service, all).or_else(|| case.waits_for(&service.provider));
+        }
+        needed.push(case);
+    }
+    let stays = needed.iter().any(|case| case.mode == DeletionMode::Ordered);
+    let going = match subject.namespace() {
+        Some(namespace) if stays => world.is_terminating(namespace).await,
+        _ => false,
+    };
+    for case in needed {
+        case.conclude(going, found);
+    }
+}
+
+/// One service that a deletion concerns, and that something still depends on.
+struct Case {
+    uid: String,
+    mode: DeletionMode,
+    needed: Needed,
+    unknown: Vec<Unknown>,
+}
+
+impl Case {
+    async fn of(
+        name: &str,
+        uid: &str,
+        service: &Service,
+        subject: &Subject<'_>,
+        world: &impl World,
+    ) -> Option<Self> {
+        let mut provider = None;
+        let mut unknown = Vec::new();
+        if !subject.is(&service.provider) {
+            match world.find(&service.provider.target()).await {
+                Ok(None) => return None,
+                Ok(Some(found)) => provider = Some(found.to_string()),
+                Err(why) => unknown.push(why),
+            }
+        }
+        let mut blockers = Vec::new();
+        for answer in join_all(service.criteria.iter().map(|criterion| in_the_way(criterion, world))).await {
+            match answer {
+                Ok(blocker) => blockers.extend(blocker),
+                Err(why) => unknown.push(why),
+            }
+        }
+        if blockers.is_empty() && unknown.is_empty() {
+            return None;
+        }
+        let needed = Needed { service: name.to_owned(), provider, blockers, deadlock: None };
+        Some(Self { uid: uid.to_owned(), mode: service.mode, needed, unknown })
+    }
+
+    /// Whether the provider itself carries a finalizer that it waits for.
+    fn waits_for(&self, provider: &Provider) -> Option<Deadlock> {
+        let name = format!("{}/{}", provider.namespace, provider.name);
+        let own = |blocker: &Blocker| match blocker {
+            Blocker::Holders { holders, .. } => {
+                provider.resource.is_called(&holders.resource) && holders.census.names.contains(&name)
+            }
+            Blocker::There(_) => false,
+        };
+        self.needed.blockers.iter().any(own).then_some(Deadlock::Itself(Own::Provider))
+    }
+
+    fn conclude(self, going: bool, found: &mut Found) {
+        let Self { uid, mode, needed, unknown } = self;
+        let parting = match mode {
+            DeletionMode::BestEffort => Parting::BestEffort,
+            DeletionMode::Ordered if going => Parting::Terminating,
+            DeletionMode::Ordered => {
+                let best_effort = Lift::Command(best_effort(&needed.service));
+                for why in unknown {
+                    let (service, provider) = (needed.service.clone(), needed.provider.clone());
+                    found.findings.push(Finding {
+                        guard: Guard::Critical,
+                        code: Code::Unavailable,
+                        reason: Reason::NeededUnknown { service, provider, unknown: why },
+                        lift: Some(best_effort.clone()),
+                    });
+                }
+                if !needed.blockers.is_empty() {
+                    let lift = needed.deadlock.is_some().then_some(best_effort);
+                    let reason = Reason::Needed(needed);
+                    found.findings.push(Finding {
+                        guard: Guard::Critical,
+                        code: Code::Conflict,
+                        reason,
+                        lift,
+                    });
+                }
+                return;
+            }
+        };
+        let left = LeftBehind { uid, parting, needed, unknown };
+        found.warnings.push(Warning::LeftBehind(left.clone()));
+        found.left_behind.push(left);
+    }
+}
+
+async fn in_the_way(criterion: &Criterion, world: &impl World) -> Answer<Option<Blocker>> {
+    Ok(match criterion {
+        Criterion::Finalizer { resource, finalizer } => {
+            let holders = world.holders(resource, finalizer).await?;
+            (!holders.census.is_none()).then(|| Blocker::Holders { finalizer: finalizer.clone(), holders })
+        }
+        Criterion::Object(target) => world.find(target).await?.map(Blocker::There),
+    })
+}
+
+/// The service itself stays until its provider is gone.
+async fn ask_for_service(subject: &Subject<'_>, world: &impl World, settings: &Settings, found: &mut Found) {
+    // One that nobody can read protects nothing, and has nothing to wait for.
+    let Ok(service) = read(subject) else { return };
+    if service.mode == DeletionMode::BestEffort || settings.owns(&service.provider.namespace) {
+        return;
+    }
+    let lift = Some(Lift::Command(best_effort(subject.name())));
+    let (code, reason) = match world.find(&service.provider.target()).await {
+        Ok(None) => return,
+        Ok(Some(provider)) => (Code::Conflict, Reason::Serves(provider)),
+        Err(unknown) => (Code::Unavailable, Reason::ServesUnknown(unknown)),
+    };
+    found.findings.push(Finding { guard: Guard::Critical, code, reason, lift });
+}
+
+/// Whether a service that is being written says something, and can come true.
+pub(super) async fn check(
+    subject: &Subject<'_>,
+    world: &impl World,
+    settings: &Settings,
+) -> (Found, Option<Provider>) {
+    let mut found = Found::default();
+    let service = match read(subject) {
+        Ok(service) => service,
+        Err(why) => {
+            found.findings.push(Finding::invalid(Guard::Critical, why));
+            return (found, None);
+        }
+    };
+    let provider = &service.provider;
+    // What is not known now shows in the status, and is asked again when it matters.
+    match world.scope(&provider.resource).await {
+        Ok(Some(Scope::Cluster)) => {
+            let why = format!(
+                "spec.provider.resource: {} have no namespaces, so they can't be providers",
+                provider.resource
+            );
+            found.findings.push(Finding::invalid(Guard::Critical, why));
+            return (found, None);
+        }
+        Ok(None) => found.warnings.push(Warning::ProviderNotServed(provider.resource.to_string())),
+        Ok(Some(Scope::Namespaced)) | Err(_) => {}
+    }
+    if settings.owns(&provider.namespace) {
+        found.warnings.push(Warning::OwnNamespace);
+    }
+    let mut resources: Vec<&Resource> = service.criteria.iter().map(Criterion::resource).collect();
+    resources.sort();
+    resources.dedup();
+    let scopes = join_all(resources.iter().map(|resource| world.scope(resource))).await;
+    let unserved = resources.iter().zip(scopes).filter(|(_, scope)| matches!(scope, Ok(None)));
+    found.warnings.extend(unserved.map(|(resource, _)| Warning::NotServed(resource.to_string())));
+    let others = world.critical_services(None).await.unwrap_or_default();
+    let others = others.iter().filter_map(|other| Some((&*other.name, other.service.as_ref().ok()?)));
+    found.warnings.extend(deadlock(subject.name(), &service, others).map(Warning::Deadlocked));
+    (found, Some(service.provider))
+}
+
+fn is_service(subject: &Subject<'_>) -> bool {
+    subject.kind.group == critical::GROUP && subject.kind.plural == critical::PLURAL
+}
+
+fn read(subject: &Subject<'_>) -> Result<Service, String> {
+    let spec = serde_json::from_slice(subject.object.spec().unwrap_or(b"{}"));
+    spec.map_err(|error| error.to_string()).and_then(|spec| Service::read(&spec))
+}
+
+fn best_effort(service: &str) -> String {
+    format!(r#"kubectl patch crit {service} --type=merge -p '{{"spec":{{"deletionMode":"BestEffort"}}}}'"#)
+}
+
+impl Subject<'_> {
+    /// Whether it is a provider.
+    fn is(&self, provider: &Provider) -> bool {
+        let Provider { resource, namespace, name } = provider;
+        resource.is(&self.kind.group, &self.kind.kind, &self.kind.plural)
+            && self.namespace() == Some(namespace)
+            && self.name() == name
+    }
+
+    /// Whether a provider goes with it.
+    pub fn takes_down(&self, provider: &Provider) -> bool {
+        if self.kind.is_namespace() {
+            return self.name() == provider.namespace;
+        }
+        if self.kind.is_definition() {
+            // One that can't be read is refused by the guard that looks into it.
+            let definition = self.object.definition();
+            return definition.is_ok_and(|d| provider.resource.is(&d.group, &d.kind, &d.plural));
+        }
+        self.is(provider)
+    }
+}

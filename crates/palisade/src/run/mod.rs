@@ -1,0 +1,132 @@
+//! `palisade run`: the webhook on every replica, the controllers on the one that leads.
+
+mod controllers;
+mod watches;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use palisade_admission::{Door, Metrics, Recorded, Serving, ServingCertificate, router, serve, serve_admin};
+use palisade_api::gates::FeatureGates;
+use palisade_cluster::budgets::Budgets;
+use palisade_cluster::flow::Flows;
+use palisade_cluster::{Entry, Ledger, Live};
+use palisade_controllers::certificates::Certificates;
+use palisade_controllers::critical::Partings;
+use palisade_controllers::protections::Tally;
+use palisade_engine as engine;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use self::controllers::Controllers;
+use self::watches::{Watches, await_policy, known_protections};
+use crate::args::{LogFormat, RunArgs};
+use crate::connect::{Error, connect};
+
+pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
+    start_log(&args)?;
+    let client = connect(&args.cluster).await?;
+    let metrics = Arc::new(Metrics::default());
+    let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
+    let (serving_tx, serving) = watch::channel(Serving::Open);
+    let (ready_tx, ready) = watch::channel(Err("starting".to_owned()));
+
+    // The admin port answers from the first moment on: a replica that waits for its API server is alive.
+    let admin = listen(args.admin_listen).await?;
+    let admin = tokio::spawn(serve_admin(admin, ready, metrics.clone(), serving.clone()));
+    let listener = listen(args.listen).await?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+
+    let certificates = Certificates::new(client.clone(), &args.namespace, hosts(&args));
+    let material = tokio::select! {
+        material = certificates.obtain() => material,
+        _ = terminated.recv() => return Ok(()),
+        _ = interrupted.recv() => return Ok(()),
+    };
+    let certificate = Arc::new(ServingCertificate::new(&material.certificate, &material.key)?);
+    let (material_tx, material) = watch::channel(material);
+
+    let flows = Flows::new(client.clone(), count(&metrics));
+    let watches = Watches::start(&client, gates, flows.clone());
+    let budgets =
+        Budgets::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
+    let ledger = Arc::new(Ledger { budgets, flows });
+    let tally = Arc::new(Tally::default());
+    let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
+    let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
+        .with_ledger(ledger.clone())
+        .with_services(watches.services.clone())
+        .with_await_policy(await_policy(client.clone(), ledger.clone(), &watches, &args.namespace));
+    let (partings, keep_partings) = Partings::new(client.clone());
+    tokio::spawn(keep_partings);
+    let record = {
+        let tally = tally.clone();
+        move |recorded: Recorded<'_>| match recorded {
+            Recorded::Counted(verdict) => tally.add(verdict, jiff::Timestamp::now()),
+            Recorded::LeftBehind(verdict) => partings.tell(verdict),
+        }
+    };
+    let door = Arc::new(Door::new(live, settings, metrics.clone(), record));
+    let server = tokio::spawn({
+        let (certificate, metrics, serving, mut policies) =
+            (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
+        let (mut budgets, mut flows) = (watches.budgets.specs(), watches.flows.specs());
+        let mut services = watches.services.clone();
+        async move {
+            // Nobody is answered before all policies are known; callers wait until then.
+            if policies.wait_for(Option::is_some).await.is_ok()
+                && budgets.wait_for(Option::is_some).await.is_ok()
+                && flows.wait_for(Option::is_some).await.is_ok()
+                && services.wait_for(Option::is_some).await.is_ok()
+                && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
+            {
+                tracing::error!(%error, "serving reviews");
+            }
+        }
+    });
+
+    let (stop, stopped) = watch::channel(false);
+    let controllers =
+        Controllers { client, gates, watches, ledger, tally, certificates, certificate, metrics };
+    let election = controllers.start(&args, (material_tx, material), ready_tx, stopped);
+
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    tracing::info!("shutting down");
+    let _ = stop.send(true);
+    let _ = serving_tx.send(Serving::Draining);
+    tokio::time::sleep(args.drain.try_into().unwrap_or_default()).await;
+    let _ = serving_tx.send(Serving::Closed);
+    let _ = tokio::join!(server, admin, election);
+    Ok(())
+}
+
+/// Counts what the ledger does.
+fn count(metrics: &Arc<Metrics>) -> impl Fn(Entry) + use<> {
+    let metrics = metrics.clone();
+    move |entry| metrics.entered(entry)
+}
+
+fn start_log(args: &RunArgs) -> Result<(), Error> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match args.log_format {
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|error| format!("listening on {address}: {error}").into())
+}
+
+/// Every name under which the API server may call us.
+fn hosts(args: &RunArgs) -> Vec<String> {
+    let service = format!("{}.{}.svc", args.service, args.namespace);
+    args.webhook_url.iter().map(|url| url.host.clone()).chain([service]).collect()
+}

@@ -1,0 +1,120 @@
+//! What every replica watches, and what follows from it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::Client;
+use palisade_api::flow::Control;
+use palisade_api::gates::FeatureGates;
+use palisade_cluster::budgets::{Index, keep_index, watch_budgets};
+use palisade_cluster::critical::{Services, watch_services};
+use palisade_cluster::flow::Flows;
+use palisade_cluster::{
+    AwaitPolicy, Discovery, Ledger, Policies, watch_discovery, watch_protected_pods, watch_protections,
+};
+use palisade_controllers::registration::{self, Expected};
+use palisade_engine as engine;
+use tokio::sync::watch;
+
+/// What is watched on every replica. Each is `None` until it has listed.
+pub(super) struct Watches {
+    pub(super) policies: watch::Receiver<Option<Policies>>,
+    pub(super) discovery: watch::Receiver<Option<Discovery>>,
+    pub(super) eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
+    pub(super) budgets: Arc<Index>,
+    pub(super) flows: Arc<Flows>,
+    pub(super) services: watch::Receiver<Option<Services>>,
+}
+
+impl Watches {
+    pub(super) fn start(client: &Client, gates: FeatureGates, flows: Arc<Flows>) -> Self {
+        let (policies_tx, policies) = watch::channel(None);
+        let (discovery_tx, discovery) = watch::channel(None);
+        let (namespaces_tx, eviction_namespaces) =
+            watch::channel((!gates.resources_deletion_protection).then(BTreeSet::new));
+        tokio::spawn(watch_protections(client.clone(), policies_tx));
+        tokio::spawn(watch_discovery(client.clone(), discovery_tx));
+        if gates.resources_deletion_protection {
+            tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
+        }
+        let budgets = Arc::new(Index::default());
+        if gates.pod_unavailable_budget {
+            tokio::spawn(watch_budgets(client.clone(), budgets.clone()));
+            tokio::spawn(keep_index(client.clone(), budgets.clone(), discovery.clone()));
+        } else {
+            budgets.switch_off();
+        }
+        if gates.pod_deletion_flow_control {
+            tokio::spawn(flows.clone().watch());
+        } else {
+            flows.switch_off();
+        }
+        let (services_tx, services) = watch::channel((!gates.critical_service).then(Services::default));
+        if gates.critical_service {
+            tokio::spawn(watch_services(client.clone(), services_tx));
+        }
+        Self { policies, discovery, eviction_namespaces, budgets, flows, services }
+    }
+
+    /// Waits until all have listed.
+    pub(super) async fn listed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.policies.wait_for(Option::is_some).await?;
+        self.discovery.wait_for(Option::is_some).await?;
+        self.eviction_namespaces.wait_for(Option::is_some).await?;
+        self.flows.specs().wait_for(Option::is_some).await?;
+        self.services.wait_for(Option::is_some).await?;
+        self.budgets.until(Index::is_ready).await;
+        Ok(())
+    }
+}
+
+/// The protections that are known at the time. The server takes no connection before there is a first list.
+pub(super) fn known_protections(
+    policies: watch::Receiver<Option<Policies>>,
+) -> impl Fn() -> Arc<engine::Protections> {
+    move || policies.borrow().as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+}
+
+/// Lets a policy be created once the API server asks about what it concerns.
+pub(super) fn await_policy(
+    client: Client,
+    ledger: Arc<Ledger>,
+    watches: &Watches,
+    own_namespace: &str,
+) -> AwaitPolicy {
+    let (services, discovery) = (watches.services.clone(), watches.discovery.clone());
+    let own_namespace = own_namespace.to_owned();
+    Arc::new(move |declared: engine::Declared<'_>| {
+        let (expected, has_another) = match declared {
+            engine::Declared::Budget { namespace, name } => {
+                let budgets = ledger.budgets.index().budgets_in(namespace);
+                let has_another = budgets.iter().any(|known| known.key.name != name);
+                (Expected::Budget(namespace.to_owned()), has_another)
+            }
+            engine::Declared::FlowControl { name } => {
+                let is_for_all = |control: &Control| control.namespaces.is_none();
+                let controls = ledger.flows.controls();
+                let has_another = controls
+                    .iter()
+                    .any(|known| known.name != name && known.control.as_ref().is_ok_and(is_for_all));
+                (Expected::FlowControl(name.to_owned()), has_another)
+            }
+            engine::Declared::CriticalService { name, provider, is_new } => {
+                let served = discovery.borrow();
+                let served = served.as_ref().and_then(|discovery| discovery.resolve(&provider.resource));
+                let plural = served.filter(|served| served.namespaced).map(|served| served.plural.clone());
+                // What is not served can't be asked about, and nothing is asked about our own.
+                let Some(plural) = plural.filter(|_| provider.namespace != own_namespace) else {
+                    return Box::pin(std::future::ready(()));
+                };
+                let services = services.borrow();
+                let mut others = services.iter().flat_map(Services::readable);
+                let has_another = others
+                    .any(|(other, service)| (other != name || !is_new) && service.provider == *provider);
+                let (name, provider) = (name.to_owned(), provider.clone());
+                (Expected::CriticalService { name, provider, plural }, has_another)
+            }
+        };
+        Box::pin(registration::announce(client.clone(), expected, has_another))
+    })
+}
