@@ -125,7 +125,8 @@ pub async fn keep(
     let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
     let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
     let (mut specs, mut flows) = (inputs.budgets.specs(), inputs.flows.specs());
-    let mut keeper = Keeper { configurations, settings, answers: false, expected: HashMap::new() };
+    let mut keeper =
+        Keeper { configurations, settings, answers: false, expected: HashMap::new(), expects: false };
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -160,7 +161,14 @@ pub async fn keep(
                 }
                 registered
                     .send_if_modified(|published| std::mem::replace(published, Registered(there)).0 != there);
-                if written { PAUSE } else { ROUND }
+                if written {
+                    PAUSE
+                } else if keeper.expects {
+                    // What nothing came of is dropped.
+                    EXPECTED / 4
+                } else {
+                    ROUND
+                }
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "keeping the registration");
@@ -185,6 +193,8 @@ struct Keeper<'a> {
     answers: bool,
     /// The policies that are being created, by annotation; when that was said, and since when we know.
     expected: HashMap<String, (String, Instant)>,
+    /// Whether there were any when we last looked.
+    expects: bool,
 }
 
 struct Outcome {
@@ -243,6 +253,7 @@ impl Keeper<'_> {
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (live, Some((((((namespaces, policies), discovery), budgets), flows), services))) => {
                 let expected = self.still_expected(live.as_ref());
+                self.expects = !expected.is_empty();
                 let mut budget_namespaces: BTreeSet<String> =
                     budgets.iter().map(|known| known.key.namespace.clone()).collect();
                 let announced = expected.keys().filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS));
