@@ -6,6 +6,7 @@
 mod api_server;
 mod budgets;
 mod cascade;
+mod critical;
 mod decision;
 mod flow;
 mod generated;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         [] => measure(None),
         [section] => measure(Some(section)),
         _ => Err(
-            "usage: palisade-bench [decision | rules | server | api-server | cascade | budgets | generated | flow]"
+            "usage: palisade-bench [decision | rules | server | api-server | cascade | budgets | generated | flow | critical]"
                 .into(),
         ),
     };
@@ -52,6 +53,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
         Some("rules") => decision::measure_rules(&mut report),
         Some("cascade") => cascade::measure(&mut report),
         Some("flow") => flow::measure(&mut report),
+        Some("critical") => critical::measure(&mut report),
         Some("generated") => generated::measure(&mut report),
         Some("budgets") => budgets::measure(&mut report),
         Some("server") => server::measure(&mut report),
@@ -66,6 +68,7 @@ fn measure(section: Option<&str>) -> Result<(), Error> {
             budgets::measure(&mut report)?;
             generated::measure(&mut report)?;
             flow::measure(&mut report)?;
+            critical::measure(&mut report)?;
             report.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("results"))
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Services;
 use super::question::full_name;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, Served};
 use crate::feed::{Broken, Fed, Mirror, Source, follow};
 use crate::lock;
 
@@ -35,6 +35,12 @@ struct Feed {
 pub struct Dependent {
     pub uid: String,
     pub going: bool,
+}
+
+/// What is kept of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    dependent: Dependent,
     /// Those that criteria name.
     finalizers: BTreeSet<String>,
 }
@@ -71,7 +77,7 @@ impl Drop for Watched {
 }
 
 struct View {
-    objects: Mirror<String, Dependent>,
+    objects: Mirror<String, Kept>,
     state: State,
     heard: Instant,
 }
@@ -95,12 +101,19 @@ impl Dependents {
         self.changed.subscribe()
     }
 
+    /// What a resource is called where it is served: `deployments.apps`.
+    pub fn name_of(&self, resource: &Resource) -> String {
+        let discovery = lock(&self.discovery);
+        let served = discovery.as_ref().and_then(|discovery| discovery.resolve(resource));
+        served.map_or_else(|| resource.to_string(), Served::resource)
+    }
+
     /// What is in the way of a criterion.
     pub fn of(&self, criterion: &Criterion) -> Sight {
         match criterion {
             Criterion::Object(target) => self.object(target),
             Criterion::Finalizer { resource, finalizer } => {
-                self.see(resource, None, None, |_, dependent| dependent.finalizers.contains(finalizer))
+                self.see(resource, None, None, |kept| kept.finalizers.contains(finalizer))
             }
         }
     }
@@ -108,7 +121,7 @@ impl Dependents {
     /// An object, if it is there.
     pub fn object(&self, target: &Target) -> Sight {
         let Target { resource, namespace, name } = target;
-        self.see(resource, namespace.as_deref(), Some(name), |_, _| true)
+        self.see(resource, namespace.as_deref(), Some(name), |_| true)
     }
 
     fn see(
@@ -116,7 +129,7 @@ impl Dependents {
         resource: &Resource,
         namespace: Option<&str>,
         name: Option<&String>,
-        wanted: impl Fn(&String, &Dependent) -> bool,
+        wanted: impl Fn(&Kept) -> bool,
     ) -> Sight {
         let discovery = lock(&self.discovery);
         let Some(discovery) = &*discovery else {
@@ -144,8 +157,8 @@ impl Dependents {
                 Sight::Unknown("the API server has not been heard of for a while".to_owned())
             }
             State::Listed => {
-                let all = view.objects.iter().filter(|(name, dependent)| wanted(name, dependent));
-                Sight::There(all.map(|(name, dependent)| (name.clone(), dependent.clone())).collect())
+                let all = view.objects.iter().filter(|(_, kept)| wanted(kept));
+                Sight::There(all.map(|(name, kept)| (name.clone(), kept.dependent.clone())).collect())
             }
         }
     }
@@ -272,14 +285,16 @@ impl View {
             }
         };
         self.heard = Instant::now();
-        let read = |object: &palisade_engine::Object<'_>| -> Result<Option<Dependent>, Broken> {
+        let read = |object: &palisade_engine::Object<'_>| -> Result<Option<Kept>, Broken> {
             let metadata = &object.metadata;
             let carried = metadata.finalizers.iter().map(ToString::to_string);
             let carried: BTreeSet<String> = carried.filter(|each| finalizers.contains(each)).collect();
             let keep = all || !carried.is_empty();
-            Ok(keep.then(|| Dependent {
-                uid: metadata.uid.to_string(),
-                going: metadata.deletion_timestamp.is_some(),
+            Ok(keep.then(|| Kept {
+                dependent: Dependent {
+                    uid: metadata.uid.to_string(),
+                    going: metadata.deletion_timestamp.is_some(),
+                },
                 finalizers: carried,
             }))
         };

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use palisade_api::critical::{self, Status};
+use palisade_api::critical::{self, Criterion, Service, Status};
 use palisade_api::names;
 use palisade_cluster::critical::{Dependents, Services, service_resource};
 use palisade_engine::{Verdict, prose};
@@ -62,14 +62,14 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
         let Some(services) = inputs.services.borrow_and_update().clone() else { continue };
         let carried = inputs.carried.borrow_and_update().clone();
         changes.borrow_and_update();
+        let view =
+            plan::View { services: &services, carried: &carried, own_namespace: &inputs.own_namespace };
         for known in services.0.values() {
-            let view = plan::View {
-                services: &services,
-                dependents: &inputs.dependents,
-                carried: &carried,
-                own_namespace: &inputs.own_namespace,
+            let observed = known.service.as_ref().map(|service| observe(service, &inputs.dependents));
+            let planned = |status: &Status| match &observed {
+                Ok((service, observed)) => view.status(status, known, service, observed, Timestamp::now()),
+                Err(why) => plan::unreadable(status, known, why, Timestamp::now()),
             };
-            let planned = |status: &Status| view.status(status, known, Timestamp::now());
             if planned(&known.status) == known.status {
                 continue;
             }
@@ -84,6 +84,17 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
             }
         }
     }
+}
+
+/// What the watches show of a service.
+fn observe<'a>(service: &'a Service, dependents: &Dependents) -> (&'a Service, plan::Observed) {
+    let criterion =
+        |criterion: &Criterion| (dependents.name_of(criterion.resource()), dependents.of(criterion));
+    let observed = plan::Observed {
+        provider: dependents.object(&service.provider.target()),
+        criteria: service.criteria.iter().map(criterion).collect(),
+    };
+    (service, observed)
 }
 
 /// What is to be told about providers that went before their time.

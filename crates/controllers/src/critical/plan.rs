@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use palisade_api::critical::{Criterion, CriterionStatus, DeletionMode, Provider, Service, State, Status};
-use palisade_cluster::critical::{Dependents, Known, Services, Sight};
+use palisade_cluster::critical::{Known, Services, Sight};
 use palisade_cluster::seconds;
 use palisade_engine::prose::{self, NAMES_SHOWN};
 use palisade_engine::{Deadlock, Own, deadlock};
@@ -10,80 +10,90 @@ use palisade_engine::{Deadlock, Own, deadlock};
 use crate::conditions::{Holds, set_condition};
 use crate::registration::{Carried, critical_name};
 
+const ENFORCED: &str = "Enforced";
 const DEADLOCKED: &str = "Deadlocked";
 /// How long a check that found nothing new may go untold.
 const RECHECKED: SignedDuration = SignedDuration::from_mins(5);
 
-/// What it is derived from.
+/// What it is derived from, besides what is seen.
 pub(super) struct View<'a> {
     pub(super) services: &'a Services,
-    pub(super) dependents: &'a Dependents,
     pub(super) carried: &'a Carried,
     pub(super) own_namespace: &'a str,
 }
 
+/// What is seen of a service.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) provider: Sight,
+    /// What each criterion is about, and what is in its way.
+    pub(super) criteria: Vec<(String, Sight)>,
+}
+
+/// The status of a service that nobody can read.
+pub(super) fn unreadable(old: &Status, known: &Known, why: &str, now: Timestamp) -> Status {
+    let mut status = Status { observed_generation: known.generation, ..old.clone() };
+    let (why, generation) = (why.to_owned(), known.generation);
+    set_condition(&mut status.conditions, ENFORCED, Holds::No, "Unreadable", why, generation, now);
+    status
+}
+
 impl View<'_> {
     /// The status that follows from what is seen.
-    pub(super) fn status(&self, old: &Status, known: &Known, now: Timestamp) -> Status {
-        let generation = known.generation;
-        let mut conditions = old.conditions.clone();
-        let mut set = |kind: &str, holds: Holds, reason: &str, message: String| {
-            set_condition(&mut conditions, kind, holds, reason, message, generation, now);
-        };
-        let service = match &known.service {
-            Ok(service) => service,
-            Err(why) => {
-                set("Enforced", Holds::No, "Unreadable", why.clone());
-                return Status { observed_generation: generation, conditions, ..old.clone() };
-            }
-        };
+    pub(super) fn status(
+        &self,
+        old: &Status,
+        known: &Known,
+        service: &Service,
+        observed: &Observed,
+        now: Timestamp,
+    ) -> Status {
         let Service { provider, criteria, mode } = service;
-        let (enforced, reason, message) = self.enforced(known, provider);
-        set("Enforced", enforced, reason, message.to_owned());
-        let seen = self.dependents.object(&provider.target());
-        let (present, reason, message) = presence(&seen, provider);
-        set("ProviderPresent", present, reason, message);
-        let sights: Vec<Sight> = criteria.iter().map(|criterion| self.dependents.of(criterion)).collect();
+        let Observed { provider: seen, criteria: sights } = observed;
         let criteria: Vec<CriterionStatus> = criteria
             .iter()
-            .zip(&sights)
+            .zip(sights)
             .enumerate()
-            .map(|(number, (criterion, sight))| stand(criterion, sight, old.criteria.get(number), now))
+            .map(|(number, (criterion, (resource, sight)))| {
+                stand(criterion, resource, sight, old.criteria.get(number), now)
+            })
             .collect();
-        let blocking = criteria.iter().map(|criterion| criterion.objects).sum();
-        let (satisfied, reason, message) = satisfaction(&criteria, *mode);
-        set("Satisfied", satisfied, reason, message);
-        let (resolved, reason, message) = resolution(service, &seen, &sights);
-        set("Resolved", resolved, reason, message);
+        let mut conditions = old.conditions.clone();
+        let mut set = |kind: &str, (holds, reason, message): (Holds, &str, String)| {
+            set_condition(&mut conditions, kind, holds, reason, message, known.generation, now);
+        };
+        set(ENFORCED, self.enforced(known, provider));
+        set("ProviderPresent", presence(seen, provider));
+        set("Satisfied", satisfaction(&criteria, *mode));
+        set("Resolved", resolution(provider, observed));
         let deadlock = deadlock(&known.name, service, self.services.readable())
-            .or_else(|| waits_for_itself(service, &sights).then_some(Deadlock::Itself(Own::Provider)));
-        match &deadlock {
+            .or_else(|| waits_for_itself(service, sights).then_some(Deadlock::Itself(Own::Provider)));
+        match deadlock {
             Some(deadlock) => {
-                let reason = match deadlock {
+                let reason = match &deadlock {
                     Deadlock::Itself(_) => "WaitsForItself",
                     Deadlock::Cycle(_) => "Cycle",
                 };
-                set(DEADLOCKED, Holds::Yes, reason, prose::endless(deadlock));
+                set(DEADLOCKED, (Holds::Yes, reason, prose::endless(&deadlock)));
             }
             None => conditions.retain(|condition| condition.r#type != DEADLOCKED),
         }
-        let provider_uid = match &seen {
-            Sight::There(objects) => objects.values().next().map(|provider| provider.uid.clone()),
-            Sight::NotServed => None,
-            Sight::Unknown(_) => old.provider_uid.clone(),
-        };
         Status {
-            observed_generation: generation,
+            observed_generation: known.generation,
             provider: format!("{}/{}", provider.namespace, provider.name),
-            provider_uid,
-            blocking,
+            provider_uid: match seen {
+                Sight::There(objects) => objects.values().next().map(|provider| provider.uid.clone()),
+                Sight::NotServed => None,
+                Sight::Unknown(_) => old.provider_uid.clone(),
+            },
+            blocking: criteria.iter().map(|criterion| criterion.objects).sum(),
             criteria,
             conditions,
         }
     }
 
-    fn enforced(&self, known: &Known, provider: &Provider) -> (Holds, &'static str, &'static str) {
-        if provider.namespace == self.own_namespace {
+    fn enforced(&self, known: &Known, provider: &Provider) -> (Holds, &'static str, String) {
+        let (holds, reason, message) = if provider.namespace == self.own_namespace {
             (Holds::No, "OwnNamespace", "nothing is refused in Palisade's own namespace")
         } else if self.carried.holds(&critical_name(&known.name), &known.uid, known.generation) {
             (
@@ -93,7 +103,8 @@ impl View<'_> {
             )
         } else {
             (Holds::No, "NotRegistered", "the registration does not carry it yet")
-        }
+        };
+        (holds, reason, message.to_owned())
     }
 }
 
@@ -113,6 +124,7 @@ fn presence(seen: &Sight, provider: &Provider) -> (Holds, &'static str, String) 
 /// How a criterion stands. The time of the last check stays while nothing else changes, for a while.
 fn stand(
     criterion: &Criterion,
+    resource: &str,
     sight: &Sight,
     old: Option<&CriterionStatus>,
     now: Timestamp,
@@ -123,7 +135,7 @@ fn stand(
     };
     let known = |state: State, message: String| CriterionStatus {
         r#type: kind.to_owned(),
-        resource: criterion.resource().to_string(),
+        resource: resource.to_owned(),
         finalizer_name: finalizer_name.clone(),
         state,
         message,
@@ -179,14 +191,12 @@ fn told(criterion: &CriterionStatus) -> String {
     format!("{objects} {resource}{finalizer} ({}{more})", names.join(", "))
 }
 
-fn resolution(service: &Service, provider: &Sight, sights: &[Sight]) -> (Holds, &'static str, String) {
-    let criteria = service.criteria.iter().map(Criterion::resource).zip(sights);
-    let mut unserved: Vec<String> = criteria
-        .chain([(&service.provider.resource, provider)])
-        .filter(|(_, sight)| **sight == Sight::NotServed)
-        .map(|(resource, _)| resource.to_string())
-        .collect();
-    unserved.sort();
+fn resolution(provider: &Provider, observed: &Observed) -> (Holds, &'static str, String) {
+    let provider = (provider.resource.to_string(), observed.provider.clone());
+    let all = observed.criteria.iter().chain([&provider]);
+    let mut unserved: Vec<&str> =
+        all.filter(|(_, sight)| *sight == Sight::NotServed).map(|(resource, _)| &**resource).collect();
+    unserved.sort_unstable();
     unserved.dedup();
     if unserved.is_empty() {
         return (Holds::Yes, "Resolved", "every resource that it names is served".to_owned());
@@ -199,14 +209,157 @@ fn resolution(service: &Service, provider: &Sight, sights: &[Sight]) -> (Holds, 
 }
 
 /// Whether the provider itself carries a finalizer that it waits for.
-fn waits_for_itself(service: &Service, sights: &[Sight]) -> bool {
+fn waits_for_itself(service: &Service, sights: &[(String, Sight)]) -> bool {
     let Service { provider, criteria, mode } = service;
     let name = format!("{}/{}", provider.namespace, provider.name);
     *mode == DeletionMode::Ordered
-        && criteria.iter().zip(sights).any(|(criterion, sight)| match (criterion, sight) {
+        && criteria.iter().zip(sights).any(|(criterion, (_, sight))| match (criterion, sight) {
             (Criterion::Finalizer { resource, .. }, Sight::There(objects)) => {
                 resource.may_be(&provider.resource) && objects.contains_key(&name)
             }
             _ => false,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_cluster::critical::Dependent;
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn known(name: &str, criterion: &Value) -> Known {
+        let provider = json!({"group": "apps", "resource": "deployments", "namespace": "shop", "name": name});
+        Known {
+            name: name.to_owned(),
+            uid: "u".to_owned(),
+            generation: Some(1),
+            service: Service::read(&json!({"provider": provider, "criteria": [criterion]})),
+            status: Status::default(),
+        }
+    }
+
+    fn finalizer() -> Value {
+        json!({"type": "Finalizer", "finalizer": {"group": "example.com", "resource": "widgets", "finalizerName": "f"}})
+    }
+
+    fn there(names: &[(&str, bool)]) -> Sight {
+        let dependent = |&(name, going): &(&str, bool)| {
+            (name.to_owned(), Dependent { uid: format!("uid-of-{name}"), going })
+        };
+        Sight::There(names.iter().map(dependent).collect())
+    }
+
+    fn planned(old: &Status, known: &Known, provider: Sight, sight: Sight, second: i64) -> Status {
+        let others = known.clone();
+        let services = Services(BTreeMap::from([(known.name.clone(), Arc::new(others))]));
+        let carried = Carried::of([("critical:web", "u", Some(1))]);
+        let view = View { services: &services, carried: &carried, own_namespace: "palisade-system" };
+        let observed = Observed { provider, criteria: vec![("widgets.example.com".to_owned(), sight)] };
+        let now = Timestamp::from_second(second).unwrap();
+        view.status(old, known, known.service.as_ref().unwrap(), &observed, now)
+    }
+
+    fn conditions(status: &Status) -> Vec<String> {
+        let told = |condition: &palisade_api::condition::Condition| {
+            format!("{}={} {}", condition.r#type, condition.status, condition.reason)
+        };
+        status.conditions.iter().map(told).collect()
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_counted_and_named() {
+        let web = known("web", &finalizer());
+        let holders = there(&[
+            ("a/1", true),
+            ("a/2", false),
+            ("a/3", false),
+            ("a/4", false),
+            ("a/5", false),
+            ("a/6", false),
+        ]);
+        let status = planned(&Status::default(), &web, there(&[("shop/web", false)]), holders, 10);
+        assert_eq!(
+            (status.blocking, &*status.provider, status.provider_uid.as_deref()),
+            (6, "shop/web", Some("uid-of-shop/web"))
+        );
+        let criterion = &status.criteria[0];
+        assert_eq!(
+            (criterion.state, criterion.objects, &*criterion.message),
+            (State::Unmet, 6, "1 of 6 going already")
+        );
+        assert_eq!(criterion.names, ["a/1", "a/2", "a/3", "a/4", "a/5"]);
+        assert_eq!(
+            conditions(&status),
+            [
+                "Enforced=True Registered",
+                "ProviderPresent=True Present",
+                "Satisfied=False Blocked",
+                "Resolved=True Resolved"
+            ]
+        );
+        let satisfied = &status.conditions[2].message;
+        assert_eq!(
+            satisfied,
+            "the provider stays; in the way: 6 widgets.example.com with finalizer f (a/1, a/2, a/3, a/4, a/5, …)"
+        );
+    }
+
+    #[test]
+    fn what_is_not_served_is_met_and_what_is_not_known_is_not() {
+        let web = known("web", &finalizer());
+        let status = planned(&Status::default(), &web, there(&[]), Sight::NotServed, 10);
+        assert_eq!(status.criteria[0].state, State::Met);
+        assert_eq!(
+            conditions(&status),
+            [
+                "Enforced=True Registered",
+                "ProviderPresent=False NotFound",
+                "Satisfied=True AllMet",
+                "Resolved=False NotServed"
+            ]
+        );
+        let unknown = Sight::Unknown("403".to_owned());
+        let later = planned(&status, &web, unknown.clone(), unknown, 20);
+        assert_eq!(later.criteria[0].state, State::Unknown);
+        assert_eq!(
+            conditions(&later),
+            [
+                "Enforced=True Registered",
+                "ProviderPresent=Unknown Unknown",
+                "Satisfied=Unknown Unknown",
+                "Resolved=True Resolved"
+            ]
+        );
+        assert_eq!(
+            later.criteria[0].last_check_time, status.criteria[0].last_check_time,
+            "it was not checked"
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_while_nothing_changes_except_once_in_a_while_that_it_was_checked() {
+        let web = known("web", &finalizer());
+        let at =
+            |old: &Status, second: i64| planned(old, &web, there(&[("shop/web", false)]), there(&[]), second);
+        let first = at(&Status::default(), 10);
+        assert_eq!(at(&first, 200), first);
+        let later = at(&first, 311);
+        assert_eq!(later.criteria[0].last_check_time.as_deref(), Some("1970-01-01T00:05:11Z"));
+        assert_eq!(Status { criteria: first.criteria.clone(), ..later }, first);
+    }
+
+    #[test]
+    fn what_can_never_end_is_told_until_it_can() {
+        let itself = json!({"type": "SpecificResource", "specificResource": {"resource": "namespaces", "name": "shop"}});
+        let status =
+            planned(&Status::default(), &known("web", &itself), there(&[]), there(&[("shop", false)]), 10);
+        assert!(conditions(&status).contains(&"Deadlocked=True WaitsForItself".to_owned()));
+        let status = planned(&status, &known("web", &finalizer()), there(&[]), there(&[]), 20);
+        assert!(!conditions(&status).iter().any(|condition| condition.starts_with("Deadlocked")));
+        let own = json!({"type": "Finalizer", "finalizer": {"group": "apps", "resource": "Deployment", "finalizerName": "f"}});
+        let status = planned(&status, &known("web", &own), there(&[]), there(&[("shop/web", false)]), 30);
+        assert!(conditions(&status).contains(&"Deadlocked=True WaitsForItself".to_owned()));
+    }
 }
