@@ -12,14 +12,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::Services;
 use super::question::full_name;
+use super::{Resolved, Services};
 use crate::discovery::{Discovery, Served};
 use crate::feed::{Broken, Fed, Mirror, Source, follow};
+use crate::live::Live;
 use crate::lock;
 
 /// How long to gather changes before they are told.
 const GATHER: Duration = Duration::from_millis(200);
+/// How long to ask about what is not served.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A watch says something at least this often while it works.
 const SILENT: Duration = Duration::from_secs(40);
 
@@ -61,6 +64,8 @@ pub enum Sight {
 pub struct Dependents {
     feeds: Mutex<BTreeMap<Feed, Watched>>,
     discovery: Mutex<Option<Discovery>>,
+    /// Why resources that are not served can't be taken to be empty.
+    doubtful: Mutex<BTreeMap<Resource, String>>,
     changed: watch::Sender<u64>,
 }
 
@@ -136,11 +141,7 @@ impl Dependents {
             return Sight::Unknown("it has not been looked at yet".to_owned());
         };
         let Some(served) = discovery.resolve(resource) else {
-            return if discovery.unreachable.contains(&resource.group) {
-                Sight::Unknown(format!("the API server of {} does not answer", resource.group))
-            } else {
-                Sight::NotServed
-            };
+            return lock(&self.doubtful).get(resource).cloned().map_or(Sight::NotServed, Sight::Unknown);
         };
         let feed = Feed { path: served.path(namespace), name: name.cloned() };
         let feeds = lock(&self.feeds);
@@ -197,18 +198,25 @@ pub async fn watch_dependents(
 ) {
     let (noticed_tx, mut noticed) = watch::channel(());
     let noticed_tx = Arc::new(noticed_tx);
+    let mut asked = BTreeSet::new();
     loop {
-        let wanted = {
+        let discovered = discovery.has_changed().unwrap_or(false);
+        let (wanted, unserved) = {
             let (services, discovery) = (services.borrow_and_update(), discovery.borrow_and_update());
             lock(&dependents.discovery).clone_from(&discovery);
             match (&*services, &*discovery) {
                 (Some(services), Some(discovery)) if *active.borrow_and_update() => {
-                    wanted(services, discovery)
+                    (wanted(services, discovery), unserved(services, discovery))
                 }
-                _ => BTreeMap::new(),
+                _ => (BTreeMap::new(), BTreeSet::new()),
             }
         };
         dependents.watch(&client, wanted, &noticed_tx);
+        if discovered || unserved != asked || !lock(&dependents.doubtful).is_empty() {
+            let doubtful = doubtful(&client, &unserved).await;
+            *lock(&dependents.doubtful) = doubtful;
+            asked = unserved;
+        }
         dependents.tell();
         // Until something else is to be watched, what the watches show is passed on.
         loop {
@@ -248,6 +256,34 @@ fn wanted(services: &Services, discovery: &Discovery) -> BTreeMap<Feed, BTreeSet
         }
     }
     wanted
+}
+
+/// The resources that services name and discovery does not show.
+fn unserved(services: &Services, discovery: &Discovery) -> BTreeSet<Resource> {
+    let mut unserved = BTreeSet::new();
+    for (_, service) in services.readable() {
+        let all = service.criteria.iter().map(Criterion::resource).chain([&service.provider.resource]);
+        unserved.extend(all.filter(|resource| discovery.resolve(resource).is_none()).cloned());
+    }
+    unserved
+}
+
+/// Those of them that can't be taken to be empty, and why.
+async fn doubtful(client: &Client, unserved: &BTreeSet<Resource>) -> BTreeMap<Resource, String> {
+    let world = Live::new(client.clone(), Arc::default).until(Instant::now() + PATIENCE);
+    let mut doubtful = BTreeMap::new();
+    for resource in unserved {
+        let why = match world.resolve(resource).await {
+            Ok(Resolved::NotServed) => continue,
+            Ok(Resolved::Defined(definition)) if definition.served_versions.is_empty() => {
+                "none of its versions is served".to_owned()
+            }
+            Ok(Resolved::Defined(_) | Resolved::Served(_)) => "it has not been looked at yet".to_owned(),
+            Err(why) => why.text,
+        };
+        doubtful.insert(resource.clone(), why);
+    }
+    doubtful
 }
 
 async fn keep_view(

@@ -35,33 +35,96 @@ pub(super) async fn ask(
         Ok(services) => services,
         Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Critical, unknown)),
     };
-    let mut needed = Vec::new();
+    let mut concerned = Vec::new();
     for Critical { name, uid, service } in &services {
-        let service = match service {
-            Ok(service) if subject.takes_down(&service.provider) => service,
-            Ok(_) => continue,
+        match service {
+            Ok(service) if subject.takes_down(&service.provider) => concerned.push((name, uid, service)),
+            Ok(_) => {}
             Err(why) => {
                 let unknown = Unknown::new(format!("what CriticalService \"{name}\" needs"), why);
                 found.findings.push(Finding::unreadable(Guard::Critical, unknown));
-                continue;
             }
-        };
-        let case = Box::pin(Case::of(name, uid, service, subject, world));
-        let Some(mut case) = case.await else { continue };
+        }
+    }
+    if concerned.is_empty() {
+        return;
+    }
+    let mut cases = Box::pin(cases(subject, &concerned, world)).await;
+    for (case, service) in &mut cases {
         if !case.needed.blockers.is_empty() {
             let all = services.iter().filter_map(|other| Some((&*other.name, other.service.as_ref().ok()?)));
-            case.needed.deadlock = deadlock(name, service, all).or_else(|| case.waits_for(&service.provider));
+            case.needed.deadlock =
+                deadlock(&case.needed.service, service, all).or_else(|| case.waits_for(&service.provider));
         }
-        needed.push(case);
     }
-    let stays = needed.iter().any(|case| case.mode == DeletionMode::Ordered);
+    let stays = cases.iter().any(|(case, _)| case.mode == DeletionMode::Ordered);
     let going = match subject.namespace() {
         Some(namespace) if stays => world.is_terminating(namespace).await,
         _ => false,
     };
-    for case in needed {
+    for (case, _) in cases {
         case.conclude(going, found);
     }
+}
+
+/// The services that something still depends on, or may.
+async fn cases<'a>(
+    subject: &Subject<'_>,
+    concerned: &[(&String, &String, &'a Service)],
+    world: &impl World,
+) -> Vec<(Case, &'a Service)> {
+    // Only a provider that is there would be lost with something else.
+    let providers = join_all(concerned.iter().map(|(_, _, service)| async {
+        if subject.is(&service.provider) {
+            return Ok(Lost::Itself);
+        }
+        let found = world.find(&service.provider.target()).await?;
+        Ok(found.map_or(Lost::Nothing, |provider| Lost::With(provider.to_string())))
+    }));
+    let losses: Vec<Answer<Lost>> = providers.await;
+    let at_stake = || concerned.iter().zip(&losses).filter(|(_, lost)| !matches!(lost, Ok(Lost::Nothing)));
+    // Each is asked once, however many services name it.
+    let mut criteria: Vec<&Criterion> = Vec::new();
+    for criterion in at_stake().flat_map(|((_, _, service), _)| &service.criteria) {
+        if !criteria.contains(&criterion) {
+            criteria.push(criterion);
+        }
+    }
+    let answers = join_all(criteria.iter().map(|criterion| in_the_way(criterion, world))).await;
+    let mut cases = Vec::new();
+    for ((name, uid, service), lost) in at_stake() {
+        let (mut blockers, mut unknown) = (Vec::new(), Vec::new());
+        for (criterion, answer) in criteria.iter().zip(&answers) {
+            match answer {
+                _ if !service.criteria.contains(criterion) => {}
+                Ok(blocker) => blockers.extend(blocker.clone()),
+                Err(why) => unknown.push(why.clone()),
+            }
+        }
+        // Once all are met it may go, there or not.
+        if !(blockers.is_empty() && unknown.is_empty()) {
+            let provider = match lost {
+                Ok(Lost::With(provider)) => Some(provider.clone()),
+                Ok(Lost::Itself | Lost::Nothing) => None,
+                Err(why) => {
+                    unknown.push(why.clone());
+                    None
+                }
+            };
+            let needed = Needed { service: (*name).clone(), provider, blockers, deadlock: None };
+            cases.push((Case { uid: (*uid).clone(), mode: service.mode, needed, unknown }, *service));
+        }
+    }
+    cases
+}
+
+/// What becomes of a provider.
+enum Lost {
+    Itself,
+    /// It goes with the subject.
+    With(String),
+    /// It is not there.
+    Nothing,
 }
 
 /// One service that a deletion concerns, and that something still depends on.
@@ -73,36 +136,6 @@ struct Case {
 }
 
 impl Case {
-    async fn of(
-        name: &str,
-        uid: &str,
-        service: &Service,
-        subject: &Subject<'_>,
-        world: &impl World,
-    ) -> Option<Self> {
-        let mut provider = None;
-        let mut unknown = Vec::new();
-        if !subject.is(&service.provider) {
-            match world.find(&service.provider.target()).await {
-                Ok(None) => return None,
-                Ok(Some(found)) => provider = Some(found.to_string()),
-                Err(why) => unknown.push(why),
-            }
-        }
-        let mut blockers = Vec::new();
-        for answer in join_all(service.criteria.iter().map(|criterion| in_the_way(criterion, world))).await {
-            match answer {
-                Ok(blocker) => blockers.extend(blocker),
-                Err(why) => unknown.push(why),
-            }
-        }
-        if blockers.is_empty() && unknown.is_empty() {
-            return None;
-        }
-        let needed = Needed { service: name.to_owned(), provider, blockers, deadlock: None };
-        Some(Self { uid: uid.to_owned(), mode: service.mode, needed, unknown })
-    }
-
     /// Whether the provider itself carries a finalizer that it waits for.
     fn waits_for(&self, provider: &Provider) -> Option<Deadlock> {
         let name = format!("{}/{}", provider.namespace, provider.name);

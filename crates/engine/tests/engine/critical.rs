@@ -203,8 +203,10 @@ fn the_namespace_of_a_provider_stays_with_it() {
     allowed(&delete("Namespace", &namespace, &gone));
     gone.present.insert(PROVIDER, Err(Unknown::new("whether its provider is there", "no")));
     assert_eq!(delete("Namespace", &namespace, &gone).code(), Some(Code::Conflict));
-    gone.holders.clear();
+    gone.holders.insert(FINALIZER, Err(Unknown::new("who carries it", "no")));
     assert_eq!(delete("Namespace", &namespace, &gone).code(), Some(Code::Unavailable));
+    gone.holders.clear();
+    allowed(&delete("Namespace", &namespace, &gone));
 }
 
 #[test]

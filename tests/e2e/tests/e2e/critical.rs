@@ -526,6 +526,30 @@ fn what_is_not_served_is_met_and_counts_once_it_is() {
 }
 
 #[test]
+fn a_definition_of_which_no_version_is_served_hides_nothing() {
+    shared(async |cluster| {
+        let scene = Scene::set_with_service(cluster).await;
+        cluster.apply(&scene.instance("a")).await;
+        let serve = async |served: bool| {
+            let patch = format!(r#"[{{"op":"replace","path":"/spec/versions/0/served","value":{served}}}]"#);
+            cluster.must(&format!("patch crd {} --type=json -p {patch}", scene.crd())).await;
+        };
+        serve(false).await;
+        let said = scene.delete_provider().await;
+        denied(&said, "Conflict", "customresourcedefinition");
+        let refused = wait_until(EVENTUALLY, || async {
+            scene.delete_provider().await.err.contains("none of its versions is served")
+        });
+        assert!(refused.await);
+        scene.status_becomes(|status| status["criteria"][0]["state"] == "Unknown").await;
+        serve(true).await;
+        scene.status_becomes(|status| status["criteria"][0]["state"] == "Unmet").await;
+        scene.free("a").await;
+        scene.strike().await;
+    });
+}
+
+#[test]
 fn what_cannot_be_asked_is_no_yes() {
     alone(async |cluster| {
         let scene = Scene::set_with_service(cluster).await;
