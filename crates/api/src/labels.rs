@@ -144,6 +144,16 @@ fn check_value(value: &str) -> Result<(), String> {
     if value.is_empty() || is_word(value) { Ok(()) } else { Err(format!("\"{value}\" is no label value")) }
 }
 
+/// Whether a text can be the value of a label.
+pub fn is_value(text: &str) -> bool {
+    check_value(text).is_ok()
+}
+
+/// Whether a text can be the key of a label.
+pub fn is_key(text: &str) -> bool {
+    check_key(text).is_ok()
+}
+
 /// At most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
 fn is_word(text: &str) -> bool {
     let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);

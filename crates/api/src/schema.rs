@@ -93,18 +93,27 @@ pub(crate) fn conditions() -> Value {
     })
 }
 
+/// What the name of a namespace looks like.
+pub(crate) const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// What the name of most objects looks like.
+pub(crate) const SUBDOMAIN: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
+const LABEL_KEY: &str = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$";
+
+fn label_value() -> Value {
+    json!({"type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$"})
+}
+
 /// A label selector that selects by something. `value` beside `values` is a shorthand, where it is taken.
 pub(crate) fn label_selector(about: &str, shorthand: bool) -> Value {
     let mut properties = json!({
-        "key": {"type": "string", "minLength": 1, "maxLength": 317},
+        "key": {"type": "string", "minLength": 1, "maxLength": 317, "pattern": LABEL_KEY},
         "operator": {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
-        "values": {"type": "array", "maxItems": 64, "items": {"type": "string", "maxLength": 63}},
+        "values": {"type": "array", "maxItems": 64, "items": label_value()},
     });
     let (mut given, mut rules) = ("(has(self.values) && size(self.values) > 0)", Vec::new());
     if shorthand {
-        properties["value"] = json!({
-            "type": "string", "maxLength": 63, "description": "Short for a single one of values.",
-        });
+        properties["value"] = label_value();
+        properties["value"]["description"] = json!("Short for a single one of values.");
         given = "(has(self.value) || (has(self.values) && size(self.values) > 0))";
         rules.push(json!({"rule": "!has(self.value) || !has(self.values)",
             "message": "value and values are both given: give one of them"}));
@@ -116,7 +125,7 @@ pub(crate) fn label_selector(about: &str, shorthand: bool) -> Value {
         "properties": {
             "matchLabels": {
                 "type": "object", "minProperties": 1, "maxProperties": 32,
-                "additionalProperties": {"type": "string", "maxLength": 63},
+                "additionalProperties": label_value(),
             },
             "matchExpressions": {
                 "type": "array", "minItems": 1, "maxItems": 16,

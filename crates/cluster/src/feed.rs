@@ -147,7 +147,9 @@ pub(crate) async fn follow(source: &Source<'_>, mut take: impl FnMut(Result<Fed<
         };
         loop {
             match watch(client, path, query, watched_as, &mut revision, &mut |fed| take(Ok(fed))).await {
-                Ok(()) => {}
+                // Of a resource that nothing happens to, the API server sends no bookmarks: that it ended the watch in
+                // order is the only sign of life.
+                Ok(()) => take(Ok(Fed::Reached(number(&revision)))),
                 Err(Broken::Expired | Broken::NotServed) => break,
                 Err(broken) => {
                     take(Err(&broken));

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::Request;
@@ -30,6 +31,8 @@ use crate::ledger::Ledger;
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
+/// What it takes to say that something took too long.
+const ANSWERING: Duration = Duration::from_millis(100);
 
 pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -45,8 +48,8 @@ pub struct Live {
     await_policy: Option<AwaitPolicy>,
 }
 
-/// Waits until the API server asks about the pods that a policy concerns.
-pub type AwaitPolicy = Arc<dyn Fn(Declared<'_>) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Waits until the API server asks about what a policy concerns, and says whether it does.
+pub type AwaitPolicy = Arc<dyn Fn(Declared<'_>) -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
@@ -207,11 +210,11 @@ impl World for LiveWorld {
         self.ask_for_scope(resource).await
     }
 
-    async fn await_policy(&self, policy: Declared<'_>) {
-        if let Some(wait) = &self.await_policy {
-            // One that holds a moment later is better than none.
-            let _ = tokio::time::timeout_at(self.deadline, wait(policy)).await;
-        }
+    async fn await_policy(&self, policy: Declared<'_>) -> bool {
+        let Some(wait) = &self.await_policy else { return true };
+        // One that holds a moment later is better than none, so there is time left to say so.
+        let deadline = self.deadline - ANSWERING;
+        tokio::time::timeout_at(deadline, wait(policy)).await.unwrap_or(false)
     }
 
     async fn pod(&self, namespace: &str, name: &str) -> Answer<Option<String>> {

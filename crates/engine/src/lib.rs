@@ -21,7 +21,7 @@ mod verdict;
 mod world;
 
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
-pub use order::{Deadlock, Own, deadlock};
+pub use order::{Deadlock, Own, carried_by_own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Propagation, Review, Subject, User};
@@ -80,7 +80,11 @@ async fn judge(
     if subject.is_already_going() || settings.owns_subject(subject) {
         return Verdict::allow();
     }
-    let mut verdict = Verdict::new(subject, guards::ask(subject, review, world, settings).await);
+    let mut found = guards::ask(subject, review, world, settings).await;
+    if !found.findings.is_empty() {
+        found.stays();
+    }
+    let mut verdict = Verdict::new(subject, found);
     if let (false, Some(namespace)) = (verdict.is_allowed(), subject.namespace())
         && world.is_terminating(namespace).await
     {

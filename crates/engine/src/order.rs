@@ -16,38 +16,53 @@ pub enum Deadlock {
 pub enum Own {
     Provider,
     Namespace,
+    /// A `CriticalService` that it is the provider of.
     Service,
+    /// The definition of its kind.
+    Kind,
     /// The definition of all `CriticalService`s.
     Definition,
 }
+
+type Named<'a> = (&'a str, &'a Service);
 
 /// Why the provider of a service can never go in order, if so. `others` may include the service itself.
 pub fn deadlock<'a>(
     name: &'a str,
     service: &'a Service,
-    others: impl IntoIterator<Item = (&'a str, &'a Service)>,
+    others: impl IntoIterator<Item = Named<'a>>,
 ) -> Option<Deadlock> {
     if service.mode == DeletionMode::BestEffort {
         return None;
     }
-    if let Some(own) = waits_for(service, name, service) {
+    let ordered = |(other, service): &Named<'_>| *other != name && service.mode == DeletionMode::Ordered;
+    let all: Vec<Named<'_>> =
+        [(name, service)].into_iter().chain(others.into_iter().filter(ordered)).collect();
+    // A provider waits for the criteria of every service that names it.
+    let waits = |one: &Service, other: &Service| {
+        let of_one = all.iter().filter(|(_, each)| each.provider == one.provider);
+        let of_other = || all.iter().filter(|(_, each)| each.provider == other.provider);
+        let criteria = of_one.flat_map(|(_, each)| &each.criteria).filter_map(Criterion::target);
+        criteria
+            .into_iter()
+            .find_map(|target| of_other().find_map(|(name, each)| ends_with(target, name, each)))
+    };
+    if let Some(own) = waits(service, service) {
         return Some(Deadlock::Itself(own));
     }
-    let mut unseen: Vec<(&str, &Service)> = others
-        .into_iter()
-        .filter(|(other, service)| *other != name && service.mode == DeletionMode::Ordered)
-        .collect();
     // Breadth first, so that the shortest way round is told.
-    let mut ways: Vec<Vec<(&str, &Service)>> = vec![vec![(name, service)]];
+    let mut unseen: Vec<Named<'_>> =
+        all.iter().filter(|(_, each)| each.provider != service.provider).copied().collect();
+    let mut ways: Vec<Vec<Named<'_>>> = vec![vec![(name, service)]];
     while !ways.is_empty() {
         let mut longer = Vec::new();
         for way in ways {
             let Some(&(_, last)) = way.last() else { continue };
-            if way.len() > 1 && waits_for(last, name, service).is_some() {
+            if way.len() > 1 && waits(last, service).is_some() {
                 return Some(Deadlock::Cycle(way.iter().map(|(name, _)| (*name).to_owned()).collect()));
             }
             unseen.retain(|&(other, next)| {
-                let waits = waits_for(last, other, next).is_some();
+                let waits = waits(last, next).is_some();
                 if waits {
                     longer.push([&way[..], &[(other, next)]].concat());
                 }
@@ -59,28 +74,40 @@ pub fn deadlock<'a>(
     None
 }
 
-/// Whether one service waits for something that goes only with, or after, the provider of another.
-fn waits_for(service: &Service, name: &str, other: &Service) -> Option<Own> {
-    service.criteria.iter().find_map(|criterion| match criterion {
-        Criterion::Finalizer { .. } => None,
-        Criterion::Object(target) => ends_with(target, name, other),
-    })
+/// Whether one of the objects that carry a finalizer goes only with, or after, the provider that waits for them.
+pub fn carried_by_own<'a>(
+    resource: &Resource,
+    holders: impl IntoIterator<Item = &'a String>,
+    name: &str,
+    service: &Service,
+) -> Option<Deadlock> {
+    let own = holders.into_iter().find_map(|holder| {
+        let (namespace, name_of) = match holder.split_once('/') {
+            Some((namespace, name)) => (Some(namespace.to_owned()), name),
+            None => (None, &**holder),
+        };
+        let target = Target { resource: resource.clone(), namespace, name: name_of.to_owned() };
+        ends_with(&target, name, service)
+    });
+    own.filter(|_| service.mode == DeletionMode::Ordered).map(Deadlock::Itself)
 }
 
+/// Whether an object goes only with, or after, the provider of a service.
 fn ends_with(target: &Target, name: &str, Service { provider, .. }: &Service) -> Option<Own> {
     let Target { resource, namespace, name: wanted } = target;
     let in_namespace = namespace.as_ref().is_none_or(|namespace| *namespace == provider.namespace);
-    let is = |resource: &Resource, group: &str, kind: &str, plural: &str| resource.is(group, kind, plural);
     if resource.may_be(&provider.resource) && *wanted == provider.name && in_namespace {
         Some(Own::Provider)
-    } else if is(resource, "", "Namespace", "namespaces") && *wanted == provider.namespace {
+    } else if resource.is("", "Namespace", "namespaces") && *wanted == provider.namespace {
         Some(Own::Namespace)
-    } else if is(resource, critical::GROUP, critical::KIND, critical::PLURAL) && wanted == name {
+    } else if resource.is(critical::GROUP, critical::KIND, critical::PLURAL) && wanted == name {
         Some(Own::Service)
-    } else if is(resource, "apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions")
-        && *wanted == format!("{}.{}", critical::PLURAL, critical::GROUP)
-    {
+    } else if !resource.is("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions") {
+        None
+    } else if *wanted == format!("{}.{}", critical::PLURAL, critical::GROUP) {
         Some(Own::Definition)
+    } else if !provider.resource.group.is_empty() && provider.resource.is_called(wanted) {
+        Some(Own::Kind)
     } else {
         None
     }
@@ -170,6 +197,29 @@ mod tests {
             ]),
             [None, None]
         );
+    }
+
+    #[test]
+    fn services_of_one_provider_wait_together() {
+        let first = service("a", &["palisade.dev/criticalservices//second"], "Ordered");
+        let mut second = service("second", &["/nodes//x"], "Ordered");
+        second.provider = first.provider.clone();
+        let all = || [("a", &first), ("second", &second)];
+        let own = Some(Deadlock::Itself(Own::Service));
+        assert_eq!((deadlock("a", &first, all()), deadlock("second", &second, all())), (own.clone(), own));
+    }
+
+    #[test]
+    fn a_finalizer_on_what_goes_after_the_provider_is_never_gone_before() {
+        let a = service("a", &["/nodes//x"], "Ordered");
+        let carried = |group: &str, word: &str, holder: &str| {
+            let resource = Resource { group: group.to_owned(), word: word.to_owned() };
+            carried_by_own(&resource, [&"other".to_owned(), &holder.to_owned()], "a", &a)
+        };
+        assert_eq!(carried("apps", "Deployment", "a-ns/a"), Some(Deadlock::Itself(Own::Provider)));
+        assert_eq!(carried("apps", "Deployment", "b-ns/a"), None);
+        assert_eq!(carried("", "namespaces", "a-ns"), Some(Deadlock::Itself(Own::Namespace)));
+        assert_eq!(carried("palisade.dev", "criticalservices", "a"), Some(Deadlock::Itself(Own::Service)));
     }
 
     #[test]

@@ -40,6 +40,14 @@ pub(crate) struct Found {
     pub(crate) left_behind: Vec<LeftBehind>,
 }
 
+impl Found {
+    /// It stays, so nothing is left behind.
+    pub(crate) fn stays(&mut self) {
+        self.left_behind.clear();
+        self.warnings.retain(|warning| !matches!(warning, Warning::LeftBehind(_)));
+    }
+}
+
 /// A `ResourceDeletionProtection` that selected the object, for an asker whom it does not exempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
@@ -335,6 +343,8 @@ pub enum Warning {
     ProviderNotServed(String),
     /// A provider is where nothing is ever refused.
     OwnNamespace,
+    /// A policy that is being written does not hold yet.
+    NotHeldYet,
     /// A provider can never go in order.
     Deadlocked(Deadlock),
     /// A group that could not be searched for protected objects, since its API server does not answer.

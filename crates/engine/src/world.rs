@@ -81,10 +81,10 @@ pub trait World: Sync {
         nobody_to_ask(resource)
     }
 
-    /// Waits until a policy that is being created will be asked about. Nothing is lost if that takes too long: its
-    /// status says from when on it holds.
-    fn await_policy(&self, _policy: Declared<'_>) -> impl Future<Output = ()> + Send {
-        async {}
+    /// Waits until a policy that is being created will be asked about. No if that takes too long: then its status says
+    /// from when on it holds.
+    fn await_policy(&self, _policy: Declared<'_>) -> impl Future<Output = bool> + Send {
+        async { true }
     }
 
     /// The JSON of a pod; `None` if there is no such pod.

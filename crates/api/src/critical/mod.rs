@@ -166,6 +166,14 @@ impl Criterion {
         }
     }
 
+    /// The one object that it is about, if it is one.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Finalizer { .. } => None,
+            Self::Object(target) => Some(target),
+        }
+    }
+
     pub fn resource(&self) -> &Resource {
         match self {
             Self::Finalizer { resource, .. } => resource,

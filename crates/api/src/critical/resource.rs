@@ -32,10 +32,15 @@ impl Resource {
             && (self.word.eq_ignore_ascii_case(plural) || self.word.eq_ignore_ascii_case(kind))
     }
 
-    /// Whether it may be what is written as `deployments.apps`.
-    pub fn is_called(&self, resource: &str) -> bool {
+    /// What is written as `deployments.apps`.
+    pub fn called(resource: &str) -> Self {
         let (word, group) = resource.split_once('.').unwrap_or((resource, ""));
-        self.may_be(&Self { group: group.to_owned(), word: word.to_owned() })
+        Self { group: group.to_owned(), word: word.to_owned() }
+    }
+
+    /// Whether it may be what is written so.
+    pub fn is_called(&self, resource: &str) -> bool {
+        self.may_be(&Self::called(resource))
     }
 
     /// Whether both may mean the same, for all that can be told without asking what is served.

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{GROUP, KIND, MOST_CRITERIA, PLURAL, VERSION};
-use crate::schema::{Definition, age, column, conditions, count, enforced, moment, text, wide};
+use crate::schema::{
+    Definition, NAMESPACE, SUBDOMAIN, age, column, conditions, count, enforced, moment, text, wide,
+};
 
 /// The definition as an object.
 pub fn definition() -> Value {
@@ -58,7 +60,7 @@ fn spec() -> Value {
                 "description": "What goes last: a workload, such as a Deployment.",
                 "required": ["resource", "namespace", "name"],
                 "properties": {"group": group(), "resource": resource(),
-                    "namespace": name(63, "The namespace that it is in."), "name": name(253, "Its name.")},
+                    "namespace": name(63, NAMESPACE, "The namespace that it is in."), "name": name(253, SUBDOMAIN, "Its name.")},
             },
             "criteria": {
                 "type": "array", "minItems": 1, "maxItems": MOST_CRITERIA, "items": criterion(),
@@ -91,8 +93,8 @@ fn criterion() -> Value {
             "specificResource": {
                 "type": "object",
                 "required": ["resource", "name"],
-                "properties": {"group": group(), "resource": resource(), "name": name(253, "Its name."),
-                    "namespace": {"type": "string", "maxLength": 63, "pattern": "^[^/]*$",
+                "properties": {"group": group(), "resource": resource(), "name": name(253, "^[^/%]+$", "Its name."),
+                    "namespace": {"type": "string", "maxLength": 63, "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
                         "description": "The namespace that it is in. Without one, where its resource has namespaces: any."}},
             },
         },
@@ -105,7 +107,7 @@ fn criterion() -> Value {
 }
 
 fn group() -> Value {
-    json!({"type": "string", "maxLength": 253, "pattern": "^[A-Za-z0-9.-]*$",
+    json!({"type": "string", "maxLength": 253, "pattern": "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$",
         "description": "The API group, without a version; empty for Kubernetes' core."})
 }
 
@@ -114,8 +116,8 @@ fn resource() -> Value {
         "description": "The resource, by its plural or its kind: deployments or Deployment."})
 }
 
-fn name(longest: usize, about: &str) -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": longest, "pattern": "^[^/]+$", "description": about})
+fn name(longest: usize, pattern: &str, about: &str) -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": longest, "pattern": pattern, "description": about})
 }
 
 fn status() -> Value {

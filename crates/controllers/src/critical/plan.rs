@@ -1,11 +1,11 @@
 //! What the status of a `CriticalService` should say.
 
 use jiff::{SignedDuration, Timestamp};
-use palisade_api::critical::{Criterion, CriterionStatus, DeletionMode, Provider, Service, State, Status};
+use palisade_api::critical::{Criterion, CriterionStatus, Provider, Service, State, Status};
 use palisade_cluster::critical::{Known, Services, Sight};
 use palisade_cluster::seconds;
 use palisade_engine::prose::{self, NAMES_SHOWN};
-use palisade_engine::{Deadlock, Own, deadlock};
+use palisade_engine::{Deadlock, carried_by_own, deadlock};
 
 use crate::conditions::{Holds, set_condition};
 use crate::registration::{Carried, critical_name};
@@ -48,7 +48,7 @@ impl View<'_> {
         observed: &Observed,
         now: Timestamp,
     ) -> Status {
-        let Service { provider, criteria, mode } = service;
+        let Service { provider, criteria, mode: _ } = service;
         let Observed { provider: seen, criteria: sights } = observed;
         let criteria: Vec<CriterionStatus> = criteria
             .iter()
@@ -64,10 +64,10 @@ impl View<'_> {
         };
         set(ENFORCED, self.enforced(known, provider));
         set("ProviderPresent", presence(seen, provider));
-        set("Satisfied", satisfaction(&criteria, *mode));
+        set("Satisfied", satisfaction(&criteria));
         set("Resolved", resolution(provider, observed));
         let deadlock = deadlock(&known.name, service, self.services.readable())
-            .or_else(|| waits_for_itself(service, sights).then_some(Deadlock::Itself(Own::Provider)));
+            .or_else(|| waits_for_own(known, service, sights));
         match deadlock {
             Some(deadlock) => {
                 let reason = match &deadlock {
@@ -164,18 +164,14 @@ fn stand(
     status
 }
 
-fn satisfaction(criteria: &[CriterionStatus], mode: DeletionMode) -> (Holds, &'static str, String) {
+fn satisfaction(criteria: &[CriterionStatus]) -> (Holds, &'static str, String) {
     let in_state = |state: State| criteria.iter().filter(move |criterion| criterion.state == state);
     let unmet: Vec<String> = in_state(State::Unmet).map(told).collect();
     let unknown: Vec<String> = in_state(State::Unknown)
         .map(|criterion| format!("{} ({})", criterion.resource, criterion.message))
         .collect();
     if !unmet.is_empty() {
-        let stays = match mode {
-            DeletionMode::Ordered => "the provider stays",
-            DeletionMode::BestEffort => "the provider may go all the same",
-        };
-        (Holds::No, "Blocked", format!("{stays}; in the way: {}", unmet.join("; ")))
+        (Holds::No, "Blocked", format!("in the way: {}", unmet.join("; ")))
     } else if unknown.is_empty() {
         (Holds::Yes, "AllMet", "nothing depends on the provider any more".to_owned())
     } else {
@@ -198,27 +194,29 @@ fn resolution(provider: &Provider, observed: &Observed) -> (Holds, &'static str,
         all.filter(|(_, sight)| *sight == Sight::NotServed).map(|(resource, _)| &**resource).collect();
     unserved.sort_unstable();
     unserved.dedup();
-    if unserved.is_empty() {
-        return (Holds::Yes, "Resolved", "every resource that it names is served".to_owned());
+    let unknown = all_sights(observed).any(|sight| matches!(sight, Sight::Unknown(_)));
+    if !unserved.is_empty() {
+        let message = format!("not served, so nothing is waited for until they are: {}", unserved.join(", "));
+        return (Holds::No, "NotServed", message);
     }
-    (
-        Holds::No,
-        "NotServed",
-        format!("not served, so nothing is waited for until they are: {}", unserved.join(", ")),
-    )
+    if unknown {
+        return (Holds::Unknown, "Unknown", "not all that it names could be looked at".to_owned());
+    }
+    (Holds::Yes, "Resolved", "every resource that it names is served".to_owned())
 }
 
-/// Whether the provider itself carries a finalizer that it waits for.
-fn waits_for_itself(service: &Service, sights: &[(String, Sight)]) -> bool {
-    let Service { provider, criteria, mode } = service;
-    let name = format!("{}/{}", provider.namespace, provider.name);
-    *mode == DeletionMode::Ordered
-        && criteria.iter().zip(sights).any(|(criterion, (_, sight))| match (criterion, sight) {
-            (Criterion::Finalizer { resource, .. }, Sight::There(objects)) => {
-                resource.may_be(&provider.resource) && objects.contains_key(&name)
-            }
-            _ => false,
-        })
+fn all_sights(observed: &Observed) -> impl Iterator<Item = &Sight> {
+    observed.criteria.iter().map(|(_, sight)| sight).chain([&observed.provider])
+}
+
+/// Whether it waits for somebody to lose a finalizer who goes only after the provider.
+fn waits_for_own(known: &Known, service: &Service, sights: &[(String, Sight)]) -> Option<Deadlock> {
+    service.criteria.iter().zip(sights).find_map(|(criterion, (_, sight))| match (criterion, sight) {
+        (Criterion::Finalizer { resource, .. }, Sight::There(objects)) => {
+            carried_by_own(resource, objects.keys(), &known.name, service)
+        }
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -302,7 +300,7 @@ mod tests {
         let satisfied = &status.conditions[2].message;
         assert_eq!(
             satisfied,
-            "the provider stays; in the way: 6 widgets.example.com with finalizer f (a/1, a/2, a/3, a/4, a/5, …)"
+            "in the way: 6 widgets.example.com with finalizer f (a/1, a/2, a/3, a/4, a/5, …)"
         );
     }
 
@@ -329,7 +327,7 @@ mod tests {
                 "Enforced=True Registered",
                 "ProviderPresent=Unknown Unknown",
                 "Satisfied=Unknown Unknown",
-                "Resolved=True Resolved"
+                "Resolved=Unknown Unknown"
             ]
         );
         assert_eq!(

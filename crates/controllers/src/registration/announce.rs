@@ -106,12 +106,12 @@ pub(super) fn shortened(name: &str) -> &str {
     name.get(..LONGEST).unwrap_or(name).trim_end_matches(['.', '-'])
 }
 
-/// Waits until the registration covers the pods of a policy, and makes it so. Gives up on any error: then it holds once
-/// the leader has seen it, as its status says.
+/// Waits until the registration covers what a policy concerns, and makes it so. Gives up on any error, and says no: then
+/// it holds once the leader has seen it, as its status says.
 ///
 /// Where another one needs the same, it is covered for as long as that one is there. Otherwise it is announced also if
 /// it is covered still: the leader may be about to take the rules of a deleted one away.
-pub async fn announce(client: Client, announced: Expected, has_another: bool) {
+pub async fn announce(client: Client, announced: Expected, has_another: bool) -> bool {
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let key = announced.annotation();
     // A patch of a key of its own: others who announce do not stand in its way.
@@ -121,22 +121,28 @@ pub async fn announce(client: Client, announced: Expected, has_another: bool) {
     loop {
         let mut live = match configurations.get_opt(names::PALISADE).await {
             Ok(Some(live)) => live,
-            Ok(None) => return,
-            Err(error) => return tracing::warn!(%error, key, "announcing a policy"),
+            Ok(None) => return false,
+            Err(error) => {
+                tracing::warn!(%error, key, "announcing a policy");
+                return false;
+            }
         };
         let covered = announced.is_covered(&live);
         let said = waited && live.annotations().contains_key(&key);
         if !(said || has_another && covered) {
             live = match configurations.patch(names::PALISADE, &PatchParams::default(), &patch).await {
                 Ok(patched) => patched,
-                Err(error) => return tracing::warn!(%error, key, "announcing a policy"),
+                Err(error) => {
+                    tracing::warn!(%error, key, "announcing a policy");
+                    return false;
+                }
             };
         }
         if announced.is_covered(&live) {
             if waited || !covered {
                 sleep(TAKEN_UP).await;
             }
-            return;
+            return true;
         }
         waited = true;
         sleep(LOOK).await;

@@ -12,12 +12,12 @@ use futures::future::join_all;
 use palisade_api::critical::{self, Criterion, DeletionMode, Provider, Resource, Service};
 
 use crate::Settings;
-use crate::order::{Deadlock, Own, deadlock};
+use crate::order::{Deadlock, carried_by_own, deadlock};
 use crate::review::{Review, Subject};
 use crate::verdict::{
     Blocker, Code, Finding, Found, Guard, LeftBehind, Lift, Needed, Parting, Reason, Warning,
 };
-use crate::world::{Answer, Critical, Scope, Unknown, World};
+use crate::world::{Answer, Critical, Holders, Scope, Unknown, World};
 
 pub(super) async fn ask(
     subject: &Subject<'_>,
@@ -54,7 +54,7 @@ pub(super) async fn ask(
         if !case.needed.blockers.is_empty() {
             let all = services.iter().filter_map(|other| Some((&*other.name, other.service.as_ref().ok()?)));
             case.needed.deadlock =
-                deadlock(&case.needed.service, service, all).or_else(|| case.waits_for(&service.provider));
+                deadlock(&case.needed.service, service, all).or_else(|| case.waits_for_own(service));
         }
     }
     let stays = cases.iter().any(|(case, _)| case.mode == DeletionMode::Ordered);
@@ -136,16 +136,14 @@ struct Case {
 }
 
 impl Case {
-    /// Whether the provider itself carries a finalizer that it waits for.
-    fn waits_for(&self, provider: &Provider) -> Option<Deadlock> {
-        let name = format!("{}/{}", provider.namespace, provider.name);
-        let own = |blocker: &Blocker| match blocker {
-            Blocker::Holders { holders, .. } => {
-                provider.resource.is_called(&holders.resource) && holders.census.names.contains(&name)
+    /// Whether it waits for somebody to lose a finalizer who goes only after the provider.
+    fn waits_for_own(&self, service: &Service) -> Option<Deadlock> {
+        self.needed.blockers.iter().find_map(|blocker| match blocker {
+            Blocker::Holders { holders: Holders { resource, census, .. }, .. } => {
+                carried_by_own(&Resource::called(resource), &census.names, &self.needed.service, service)
             }
-            Blocker::There(_) => false,
-        };
-        self.needed.blockers.iter().any(own).then_some(Deadlock::Itself(Own::Provider))
+            Blocker::There(_) => None,
+        })
     }
 
     fn conclude(self, going: bool, found: &mut Found) {

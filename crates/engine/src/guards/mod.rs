@@ -14,7 +14,7 @@ use palisade_api::{budget, critical as service, flow as api};
 use crate::Settings;
 use crate::pod::Loss;
 use crate::review::{Action, Review, Subject};
-use crate::verdict::{Finding, Found, Guard, Reason, Verdict};
+use crate::verdict::{Finding, Found, Guard, Reason, Verdict, Warning};
 use crate::world::{Declared, Refused, Withdrawal, World};
 
 /// Asks every guard that is switched on.
@@ -103,7 +103,7 @@ pub(crate) async fn check_policy(
 ) -> Verdict {
     let (gates, name) = (settings.gates, subject.name());
     let provider;
-    let (found, declared) = match &*subject.kind.plural {
+    let (mut found, declared) = match &*subject.kind.plural {
         budget::PLURAL if gates.pod_unavailable_budget => {
             let namespace = subject.namespace().unwrap_or_default();
             (budgets::check(subject), Declared::Budget { namespace, name })
@@ -120,8 +120,9 @@ pub(crate) async fn check_policy(
         _ => return Verdict::allow(),
     };
     let awaited = is_new || matches!(declared, Declared::CriticalService { .. });
-    if awaited && found.findings.is_empty() && !review.dry_run {
-        world.await_policy(declared).await;
+    let will_hold = awaited && found.findings.is_empty() && !review.dry_run;
+    if will_hold && !world.await_policy(declared).await {
+        found.warnings.push(Warning::NotHeldYet);
     }
     Verdict::new(subject, found)
 }

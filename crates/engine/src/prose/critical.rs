@@ -3,7 +3,7 @@
 use super::{NAMES_SHOWN, not_known, subject};
 use crate::order::{Deadlock, Own};
 use crate::verdict::{About, Blocker, LeftBehind, Needed, Parting, Reason, Verdict};
-use crate::world::Holders;
+use crate::world::{Count, Holders};
 
 /// The whole refusal, where nothing but critical services is in the way; without what lifts it.
 pub(super) fn refusal(verdict: &Verdict, about: &About) -> Option<String> {
@@ -67,7 +67,11 @@ pub(super) fn first<'a>(blockers: impl IntoIterator<Item = &'a Blocker>) -> &'st
     for blocker in blockers {
         match blocker {
             Blocker::Holders { holders, .. } => {
-                count += holders.census.count.seen();
+                count += match holders.census.count {
+                    Count::Exactly(count) => count,
+                    // There may be more.
+                    Count::AtLeast(count) => count + 1,
+                };
                 going &= holders.going;
             }
             Blocker::There(found) => {
@@ -86,8 +90,11 @@ pub(super) fn first<'a>(blockers: impl IntoIterator<Item = &'a Blocker>) -> &'st
 
 /// `it must outlive what depends on it: 2 widgets.example.com still carry finalizer "example.com/clean" (a, b)`
 pub(super) fn because(needed: &Needed) -> String {
-    let it = needed.provider.as_deref().unwrap_or("it");
-    format!("it must outlive what depends on {it}: {}", blocking(needed))
+    let (it, service) = (needed.provider.as_deref().unwrap_or("it"), &needed.service);
+    let left = blocking(needed);
+    format!(
+        "it must outlive what depends on {it}: {left} (kubectl get crit {service} -o yaml shows what is left)"
+    )
 }
 
 fn blocking(needed: &Needed) -> String {
@@ -119,7 +126,8 @@ pub fn endless(deadlock: &Deadlock) -> String {
             let own = match own {
                 Own::Provider => "the provider itself",
                 Own::Namespace => "the provider's own namespace",
-                Own::Service => "its own CriticalService",
+                Own::Service => "a CriticalService of its own",
+                Own::Kind => "the definition of the provider's own kind",
                 Own::Definition => "the definition of CriticalServices",
             };
             format!("It waits for {own}, which only its own end could end: nothing but BestEffort lets it go")

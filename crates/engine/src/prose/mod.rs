@@ -151,6 +151,10 @@ pub fn warning(about: &About, warning: &Warning) -> String {
                 subject(about)
             )
         }
+        Warning::NotHeldYet => format!(
+            "{} does not hold yet: the registration could not be changed in time; its condition Enforced says from when on it does",
+            subject(about)
+        ),
         Warning::Deadlocked(deadlock) => format!("{}: {}", subject(about), endless(deadlock)),
         Warning::Unreachable(group) => {
             format!(

@@ -334,7 +334,8 @@ fn it_is_told_together_with_other_protections() {
         403,
         "deployment \"finalizer-namespace/finalizer-deployment\" is protected from deletion: label \
          policy.kruise.io/delete-protection=Always; it must outlive what depends on it: 1 coolresources.my.crd.group still \
-         carries finalizer \"my.crd.group/super-important\" (default/a). To lift it: kubectl label deployments.apps \
+         carries finalizer \"my.crd.group/super-important\" (default/a) (kubectl get crit \
+         for-finalizer-deployment -o yaml shows what is left). To lift it: kubectl label deployments.apps \
          finalizer-deployment -n finalizer-namespace policy.kruise.io/delete-protection-",
     );
 }

@@ -105,7 +105,7 @@ pub(super) fn await_policy(
                 let plural = served.filter(|served| served.namespaced).map(|served| served.plural.clone());
                 // What is not served can't be asked about, and nothing is asked about our own.
                 let Some(plural) = plural.filter(|_| provider.namespace != own_namespace) else {
-                    return Box::pin(std::future::ready(()));
+                    return Box::pin(std::future::ready(true));
                 };
                 let services = services.borrow();
                 let mut others = services.iter().flat_map(Services::readable);

@@ -717,6 +717,15 @@ fn cycles_and_waiting_for_oneself_are_told() {
         warned(&cluster.kubectl(&format!("delete deployment a -n {ns}")).await, "BestEffort");
         cluster.eventually_prints(&reason(&b), str::is_empty).await;
         cluster.must(&format!("delete crit {a}")).await;
+        let itself = service(
+            &a,
+            (&ns, "a"),
+            &format!("{{group: palisade.dev, resource: CriticalService, name: {a}}}"),
+        );
+        warned(
+            &cluster.kubectl_with(["apply", "-f", "-"], &itself).await,
+            "It waits for a CriticalService of its own",
+        );
         let itself = service(&a, (&ns, "a"), &format!("{{resource: Namespace, name: {ns}}}"));
         warned(
             &cluster.kubectl_with(["apply", "-f", "-"], &itself).await,
@@ -777,6 +786,25 @@ fn the_status_follows_what_it_is_about() {
                     && condition(status, "Resolved") == ("False", "NotServed")
             })
             .await;
+        scene.strike().await;
+    });
+}
+
+#[test]
+fn the_status_of_what_nothing_happens_to_stays_as_it_is() {
+    shared(async |cluster| {
+        let scene = Scene::set_with_service(cluster).await;
+        cluster.apply(&scene.instance("a")).await;
+        scene
+            .status_becomes(|status| status["blocking"] == 2 && condition(status, "Enforced").0 == "True")
+            .await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let revision = format!("get crit {} -o jsonpath={{.metadata.resourceVersion}}", scene.service);
+        let before = cluster.must(&revision).await;
+        // Longer than a watch may be silent.
+        tokio::time::sleep(Duration::from_secs(65)).await;
+        assert_eq!(cluster.must(&revision).await, before, "{:#}", scene.status().await);
+        scene.free("a").await;
         scene.strike().await;
     });
 }
@@ -846,6 +874,24 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         let criterion = |criterion: &str| format!("{{{provider}, criteria: [{criterion}]}}");
         let cases = [
             (format!("{{{criteria}}}"), "spec.provider: Required value"),
+            (
+                format!(
+                    "{{provider: {{group: apps, resource: deployments, namespace: my-ns-, name: b}}, {criteria}}}"
+                ),
+                "spec.provider.namespace",
+            ),
+            (
+                format!(
+                    "{{provider: {{group: apps, resource: deployments, namespace: ' ', name: b}}, {criteria}}}"
+                ),
+                "spec.provider.namespace",
+            ),
+            (
+                format!(
+                    "{{provider: {{group: apps, resource: deployments, namespace: a, name: X_y}}, {criteria}}}"
+                ),
+                "spec.provider.name",
+            ),
             (format!("{{provider: {{}}, {criteria}}}"), "spec.provider.name: Required value"),
             (
                 format!("{{provider: {{group: apps, resource: '', namespace: a, name: b}}, {criteria}}}"),

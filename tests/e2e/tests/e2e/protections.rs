@@ -98,6 +98,22 @@ fn the_seeds_example_works_as_it_stands() {
 }
 
 #[test]
+fn a_selector_that_no_label_can_match_holds_up_nobody() {
+    shared(async |cluster| {
+        let ns = cluster.namespace().await;
+        let (odd, plain) = (format!("{ns}-odd"), format!("{ns}-plain"));
+        // A key that no object can have: the API server would refuse the whole registration with it.
+        let spec = r#"{protectedResources: [{resourceSelector: [{kind: "*", labelSelector: {matchLabels: {"a b": c}}}]}]}"#;
+        protect(cluster, &odd, spec).await;
+        cluster.must(&format!("create configmap c -n {ns}")).await;
+        protect(cluster, &plain, &format!("{{protectedResources: [{{resourceSelector: [{{apiVersion: v1, kind: ConfigMap, namespace: {ns}}}]}}]}}")).await;
+        denied(&cluster.kubectl(&format!("delete configmap c -n {ns}")).await, "Forbidden", &plain);
+        lift(cluster, &odd).await;
+        lift(cluster, &plain).await;
+    });
+}
+
+#[test]
 fn bad_objects_never_get_in() {
     shared(async |cluster| {
         let entry = |selector: &str| format!("{{protectedResources: [{{resourceSelector: [{selector}]}}]}}");
@@ -120,6 +136,8 @@ fn bad_objects_never_get_in() {
             (entry("{apiVersion: v1, kind: Pod, labelSelector: {matchExpressions: [{key: a, operator: Is}]}}"), "Unsupported value: \"Is\""),
             (entry("{apiVersion: v1, kind: Pod, labelSelector: {matchExpressions: [{key: a, operator: In}]}}"), "In and NotIn need values"),
             (entry("{apiVersion: v1, kind: Pod, labelSelector: {matchExpressions: [{key: a, operator: NotIn, values: []}]}}"), "In and NotIn need values"),
+            (entry("{apiVersion: v1, kind: Pod, labelSelector: {matchLabels: {a: \"b c\"}}}"), "should match"),
+            (entry("{apiVersion: v1, kind: Pod, labelSelector: {matchExpressions: [{key: \"a b\", operator: Exists}]}}"), "should match"),
             (entry("{kind: \"*\"}"), "needs a name, a namespace or a label selector"),
             (entry("{apiVersion: v1, kind: Pod, color: red}"), "unknown field \"spec.protectedResources[0].resourceSelector[0].color\""),
             ("{mode: Never, protectedResources: [{resourceSelector: [{apiVersion: v1, kind: Pod}]}]}".to_owned(), "Unsupported value: \"Never\""),

@@ -15,7 +15,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::CASCADING_KINDS;
-use palisade_api::labels::{LabelExpression, LabelRule};
+use palisade_api::labels::{self, LabelExpression, LabelRule, Operator};
 use palisade_api::marks;
 
 use palisade_cluster::Ancestors;
@@ -188,14 +188,14 @@ impl Wanted<'_> {
             namespace_selector: Some(self.namespaces(namespaces)),
             ..self.counted_webhook("")
         });
-        let every = self.coverage.every.iter().map(|Every { group, namespace, labels }| {
+        let every = self.coverage.every.iter().filter_map(|Every { group, namespace, labels }| {
             let namespaces = match namespace {
                 Some(namespace) => Namespaces::Some(BTreeSet::from([namespace.clone()])),
                 None => Namespaces::All,
             };
             let expressions = labels.as_ref().map(LabelRule::expressions).unwrap_or_default();
-            let requirements: Vec<LabelSelectorRequirement> = expressions.iter().map(as_requirement).collect();
-            ValidatingWebhook {
+            let requirements = sound(expressions)?;
+            Some(ValidatingWebhook {
                 rules: Some(vec![rule("DELETE", group.as_deref().unwrap_or("*"), "*")]),
                 namespace_selector: Some(self.namespaces(&namespaces)),
                 object_selector: Some(if requirements.is_empty() { LabelSelector::default() } else { selector(&requirements) }),
@@ -206,7 +206,7 @@ impl Wanted<'_> {
                         .to_owned(),
                 }]),
                 ..self.counted_webhook("")
-            }
+            })
         });
         let mut webhooks: Vec<ValidatingWebhook> = kinds.chain(every).collect();
         for (number, webhook) in webhooks.iter_mut().enumerate() {
@@ -222,8 +222,9 @@ impl Wanted<'_> {
                 selector(&[requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()])])
             }
             Namespaces::Some(named) => {
-                let others: Vec<String> =
-                    named.iter().filter(|name| *name != self.own_namespace).cloned().collect();
+                // What can't be the name of a namespace has no objects, and the API server would refuse it all.
+                let can_exist = |name: &&String| *name != self.own_namespace && labels::is_value(name);
+                let others: Vec<String> = named.iter().filter(can_exist).cloned().collect();
                 // In nothing, if only our own was named.
                 if others.is_empty() {
                     return selector(&[requirement(NAMESPACE_NAME, "DoesNotExist", &[])]);
@@ -277,6 +278,24 @@ impl Wanted<'_> {
             timeout_seconds: Some(TIMEOUT_SECONDS),
         }
     }
+}
+
+/// A selector without what no label can be, which the API server would refuse; `None` if it can select nothing.
+fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement>> {
+    let mut requirements = Vec::new();
+    for LabelExpression { key, operator, values } in expressions {
+        let values: Vec<String> = values.iter().filter(|value| labels::is_value(value)).cloned().collect();
+        let has_values = !values.is_empty();
+        match (operator, labels::is_key(key)) {
+            (Operator::In | Operator::Exists, false) => return None,
+            (Operator::In, true) if !has_values => return None,
+            // No object has such a label, so all of them pass.
+            (Operator::NotIn | Operator::DoesNotExist, false) => {}
+            (Operator::NotIn, true) if !has_values => {}
+            (_, true) => requirements.push(requirement(key, &format!("{operator:?}"), &values)),
+        }
+    }
+    Some(requirements)
 }
 
 fn as_requirement(expression: &LabelExpression) -> LabelSelectorRequirement {
@@ -384,6 +403,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_no_label_can_be_is_left_out_of_a_selector() {
+        let expression = |key: &str, operator: Operator, values: &[&str]| LabelExpression {
+            key: key.to_owned(),
+            operator,
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+        };
+        let app = |operator: &str| Some(vec![requirement("app", operator, &["web".to_owned()])]);
+        assert_eq!(sound(&[expression("app", Operator::In, &["web", "a b"])]), app("In"));
+        assert_eq!(sound(&[expression("app", Operator::NotIn, &["web", "a b"])]), app("NotIn"));
+        assert_eq!(sound(&[expression("app", Operator::In, &["a b"])]), None, "nothing has it");
+        assert_eq!(sound(&[expression("a b", Operator::Exists, &[])]), None, "nothing has it");
+        assert_eq!(sound(&[expression("app", Operator::NotIn, &["a b"])]), Some(Vec::new()), "all pass");
+        assert_eq!(sound(&[expression("a b", Operator::DoesNotExist, &[])]), Some(Vec::new()), "all pass");
+    }
+
+    #[test]
     fn evictions_are_registered_only_where_a_pod_is_labelled() {
         assert!(!names(&planned(&[])).contains(&"eviction.palisade.dev"));
         let webhooks = planned(&["palisade-system", "shop"]);
@@ -466,7 +501,7 @@ pub(super) mod tests {
         assert_eq!(asked("pod-deletion"), pair("/admit/budgets/flow", "metadata.name In shop"));
         assert_eq!(asked("eviction"), pair("/admit/protections/flow", "metadata.name NotIn palisade-system"));
 
-        let selector = palisade_api::labels::LabelSelector {
+        let selector = labels::LabelSelector {
             match_labels: [("tier".to_owned(), "prod".to_owned())].into(),
             match_expressions: Vec::new(),
         };
