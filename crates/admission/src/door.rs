@@ -58,6 +58,8 @@ pub enum Recorded<'a> {
     Counted(&'a Verdict),
     /// A provider goes before what depends on it.
     LeftBehind(&'a Verdict),
+    /// A change of a component was refused.
+    Managed(&'a Verdict),
 }
 
 impl<W: Worlds> Door<W> {
@@ -126,6 +128,7 @@ impl Asked {
                 "budgets" => &mut asked.expects.budgets,
                 "flow" => &mut asked.expects.flow,
                 "critical" => &mut asked.expects.critical,
+                "components" => &mut asked.expects.components,
                 _ => return None,
             };
             *said = true;
@@ -202,6 +205,9 @@ impl<W: Worlds> Door<W> {
             && !verdict.left_behind.is_empty()
         {
             (self.record)(Recorded::LeftBehind(&verdict));
+        }
+        if asked.expects.components && !read.review.dry_run && !verdict.is_allowed() {
+            (self.record)(Recorded::Managed(&verdict));
         }
         span.record("refused", !verdict.is_allowed());
         Ok(wire::answer(&read.uid, &verdict))

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use palisade_api::{action as policy, budget, critical, flow};
+use palisade_api::{action as policy, budget, components, critical, flow};
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
-    Action, Expects, Guard, Kind, Object, Part, Propagation, Reason, Review, Subject, User, Verdict, prose,
+    Action, Expects, Guard, Kind, Object, Part, Portion, Propagation, Reason, Review, Subject, User, Verdict,
+    prose,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,8 @@ struct Request<'a> {
     group: Cow<'a, str>,
     kind: Cow<'a, str>,
     resource: Cow<'a, str>,
+    /// The kind's group is another's for subresources such as `scale`.
+    resource_group: Cow<'a, str>,
     sub_resource: Cow<'a, str>,
     name: Cow<'a, str>,
     namespace: Cow<'a, str>,
@@ -114,12 +117,12 @@ impl<'a> Request<'a> {
                 Ok(())
             })?,
             "resource" => value.object(|key, value| {
-                if key == "resource" {
-                    self.resource = value.string()?;
-                    Ok(())
-                } else {
-                    value.skip()
+                match &*key {
+                    "resource" => self.resource = value.string()?,
+                    "group" => self.resource_group = value.string()?,
+                    _ => value.skip()?,
                 }
+                Ok(())
             })?,
             "subResource" => self.sub_resource = value.string()?,
             "name" => self.name = value.string()?,
@@ -198,6 +201,22 @@ impl<'a> Request<'a> {
                 let is_new = self.operation == "CREATE";
                 Action::Declare { subject: Subject { kind, object }, is_new }
             }
+            ("UPDATE", "scale") if !self.name.is_empty() => Action::Scale {
+                group: self.resource_group,
+                plural: self.resource,
+                namespace: self.namespace,
+                name: self.name,
+            },
+            ("UPDATE", part @ ("" | "status")) => {
+                let part = if part.is_empty() { Portion::Whole } else { Portion::Status };
+                let (Some(object), Some(new)) = (self.old_object, self.object) else {
+                    return Err(undecidable("an UPDATE without object and oldObject"));
+                };
+                let new = Object::parse(new)
+                    .map_err(|error| undecidable(&format!("an object that could not be read: {error}")))?;
+                let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
+                Action::Change { subject: Subject { kind, object }, new, part }
+            }
             ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
         };
@@ -219,7 +238,9 @@ impl<'a> Request<'a> {
 fn is_policy(group: &str, resource: &str) -> bool {
     matches!(
         (group, resource),
-        (budget::GROUP, budget::PLURAL) | (flow::GROUP, flow::PLURAL) | (critical::GROUP, critical::PLURAL)
+        (budget::GROUP, budget::PLURAL)
+            | (flow::GROUP, flow::PLURAL)
+            | (critical::GROUP, critical::PLURAL | components::PLURAL)
     )
 }
 
@@ -406,7 +427,12 @@ pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
 fn cause(guard: Guard) -> &'static str {
     match guard {
         Guard::Budgets => "DisruptionBudget",
-        Guard::Labels | Guard::Protections | Guard::Cascade | Guard::Critical | Guard::Flow => guard.name(),
+        Guard::Labels
+        | Guard::Protections
+        | Guard::Cascade
+        | Guard::Critical
+        | Guard::Components
+        | Guard::Flow => guard.name(),
     }
 }
 

@@ -17,6 +17,8 @@ pub struct FeatureGates {
     pub pod_deletion_flow_control: bool,
     /// `CriticalService`.
     pub critical_service: bool,
+    /// `ComponentProtection`.
+    pub component_protection: bool,
 }
 
 impl Default for FeatureGates {
@@ -27,6 +29,7 @@ impl Default for FeatureGates {
             pod_unavailable_budget: true,
             pod_deletion_flow_control: true,
             critical_service: true,
+            component_protection: true,
         }
     }
 }
@@ -45,10 +48,12 @@ enum Gate {
     PodUnavailableBudget,
     PodDeletionFlowControl,
     CriticalService,
+    ComponentProtection,
 }
 
 const KNOWN: &[(&str, Gate)] = &[
     ("CascadeProtection", Gate::CascadeProtection),
+    ("ComponentProtection", Gate::ComponentProtection),
     ("CriticalService", Gate::CriticalService),
     ("PodDeletionFlowControl", Gate::PodDeletionFlowControl),
     ("PodUnavailableBudget", Gate::PodUnavailableBudget),
@@ -66,6 +71,7 @@ impl FeatureGates {
                 Gate::PodUnavailableBudget => gates.pod_unavailable_budget = choice.on,
                 Gate::PodDeletionFlowControl => gates.pod_deletion_flow_control = choice.on,
                 Gate::CriticalService => gates.critical_service = choice.on,
+                Gate::ComponentProtection => gates.component_protection = choice.on,
             }
         }
         gates
@@ -149,7 +155,8 @@ mod tests {
         assert_eq!(
             error,
             "there is no feature gate \"Resources\"; the known gates are: \
-             CascadeProtection=true|false (default true), CriticalService=true|false (default true), \
+             CascadeProtection=true|false (default true), ComponentProtection=true|false (default true), \
+             CriticalService=true|false (default true), \
              PodDeletionFlowControl=true|false (default true), PodUnavailableBudget=true|false (default true), ResourcesDeletionProtection=true|false (default true)"
         );
     }

@@ -57,6 +57,17 @@ impl LabelRule {
         })
     }
 
+    /// As the `labelSelector` of a list.
+    pub fn query(&self) -> String {
+        let one = |LabelExpression { key, operator, values }: &LabelExpression| match operator {
+            Operator::In => format!("{key} in ({})", values.join(",")),
+            Operator::NotIn => format!("{key} notin ({})", values.join(",")),
+            Operator::Exists => key.clone(),
+            Operator::DoesNotExist => format!("!{key}"),
+        };
+        self.0.iter().map(one).collect::<Vec<_>>().join(",")
+    }
+
     /// As a selector of a webhook configuration, which says the same in the same words.
     pub fn expressions(&self) -> &[LabelExpression] {
         &self.0

@@ -5,6 +5,7 @@
 
 pub mod action;
 pub mod budget;
+pub mod components;
 pub mod condition;
 pub mod critical;
 pub mod exempt;

@@ -17,6 +17,7 @@ use crate::live::segment;
 
 /// A resource that is served, in the version that its group prefers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "discovery says yes or no")]
 pub struct Served {
     pub group: String,
     pub version: String,
@@ -27,6 +28,8 @@ pub struct Served {
     pub namespaced: bool,
     pub listable: bool,
     pub watchable: bool,
+    /// Whether it has a `scale`.
+    pub scalable: bool,
 }
 
 /// Everything that is served.
@@ -68,6 +71,10 @@ pub async fn discover(client: &Client) -> kube::Result<Discovery> {
                     namespaced: resource.scope.as_deref() == Some("Namespaced"),
                     listable: resource.verbs.iter().any(|verb| verb == "list"),
                     watchable: resource.verbs.iter().any(|verb| verb == "watch"),
+                    scalable: resource
+                        .subresources
+                        .iter()
+                        .any(|sub| sub.subresource.as_deref() == Some("scale")),
                 });
             }
         }

@@ -6,6 +6,7 @@
 mod ancestors;
 pub mod budgets;
 mod commit;
+pub mod components;
 pub mod critical;
 mod discovery;
 mod feed;

@@ -14,17 +14,19 @@ use futures::future::BoxFuture;
 use http::Request;
 use http::header::ACCEPT;
 use kube::Client;
+use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Target};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, Count, Critical, Declared, Definition, Holders, Judged, Place, Present, Protections,
-    Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
+    Answer, Census, Count, Critical, Declared, Definition, Holders, Judged, Metadata, Parent, Place, Present,
+    ProtectedComponents, Protections, Scaled, Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
+use crate::components::{self, Guarded};
 use crate::critical::{self, Services};
 use crate::discovery::Discovery;
 use crate::ledger::Ledger;
@@ -45,6 +47,7 @@ pub struct Live {
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
     ledger: Option<Arc<Ledger>>,
     services: Option<watch::Receiver<Option<Services>>>,
+    guarded: Option<watch::Receiver<Option<Guarded>>>,
     await_policy: Option<AwaitPolicy>,
 }
 
@@ -58,6 +61,7 @@ pub struct LiveWorld {
     protections: Arc<Protections>,
     ledger: Option<Arc<Ledger>>,
     services: Option<watch::Receiver<Option<Services>>>,
+    guarded: Option<watch::Receiver<Option<Guarded>>>,
     await_policy: Option<AwaitPolicy>,
     /// What is served, once a question needed to know.
     pub(crate) discovered: OnceCell<Discovery>,
@@ -66,7 +70,14 @@ pub struct LiveWorld {
 impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
-        Self { client, protections: Arc::new(protections), ledger: None, services: None, await_policy: None }
+        Self {
+            client,
+            protections: Arc::new(protections),
+            ledger: None,
+            services: None,
+            guarded: None,
+            await_policy: None,
+        }
     }
 
     /// With a ledger, pods are charged to it; without one there are no budgets and no flow controls.
@@ -80,6 +91,13 @@ impl Live {
     #[must_use]
     pub fn with_services(self, services: watch::Receiver<Option<Services>>) -> Self {
         Self { services: Some(services), ..self }
+    }
+
+    /// With the component protections that are known, only changes that they concern are worth a question; without them
+    /// all are.
+    #[must_use]
+    pub fn with_components(self, guarded: watch::Receiver<Option<Guarded>>) -> Self {
+        Self { guarded: Some(guarded), ..self }
     }
 
     /// With a way to wait for it, a policy is created only once it holds.
@@ -96,6 +114,7 @@ impl Live {
             protections: (self.protections)(),
             ledger: self.ledger.clone(),
             services: self.services.clone(),
+            guarded: self.guarded.clone(),
             discovered: OnceCell::new(),
             await_policy: self.await_policy.clone(),
         }
@@ -210,6 +229,37 @@ impl World for LiveWorld {
         self.ask_for_scope(resource).await
     }
 
+    async fn components(&self, kind: Option<&GroupKind>) -> Answer<Vec<Arc<ProtectedComponents>>> {
+        let (known, built_in) = match &self.guarded {
+            Some(guarded) => known_components(guarded, kind),
+            None => (Vec::new(), None),
+        };
+        if kind.is_some() && self.guarded.is_some() {
+            return Ok(known);
+        }
+        let mut all = components::list_protections(self).await?;
+        all.extend(built_in);
+        Ok(all)
+    }
+
+    async fn parent(&self, kind: &GroupKind, namespace: Option<&str>, name: &str) -> Answer<Option<Parent>> {
+        self.ask_for_parent(kind, namespace, name).await
+    }
+
+    async fn claimed_by(
+        &self,
+        components: &Components,
+        namespace: &str,
+        claim: &str,
+        parent: &(dyn Fn(&Metadata<'_>) -> Option<String> + Sync),
+    ) -> Answer<Option<String>> {
+        self.ask_for_claimant(components, namespace, claim, parent).await
+    }
+
+    async fn scaled(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Answer<Option<Scaled>> {
+        self.ask_for_scaled(group, plural, namespace, name).await
+    }
+
     async fn await_policy(&self, policy: Declared<'_>) -> bool {
         let Some(wait) = &self.await_policy else { return true };
         // One that holds a moment later is better than none, so there is time left to say so.
@@ -293,6 +343,16 @@ impl LiveWorld {
             .await
             .unwrap_or_else(|_| Err(NoAnswer::new("the API server did not answer in time".to_owned())))
     }
+}
+
+/// The protections that are known to be about a kind, and etcd-druid's.
+fn known_components(
+    guarded: &watch::Receiver<Option<Guarded>>,
+    kind: Option<&GroupKind>,
+) -> (Vec<Arc<ProtectedComponents>>, Option<Arc<ProtectedComponents>>) {
+    let guarded = guarded.borrow();
+    let Some(guarded) = guarded.as_ref() else { return (Vec::new(), None) };
+    (kind.map(|kind| guarded.about(kind)).unwrap_or_default(), guarded.built_in.clone())
 }
 
 /// Whether a `CriticalService` that is known may be about a subject. A replica serves nobody before it knows them.

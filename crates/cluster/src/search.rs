@@ -112,6 +112,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
             namespaced: true,
             listable: true,
             watchable: true,
+            scalable: false,
         };
         let search = KindSearch { world, served: &served, namespace: None, judge, must_be_served: true };
         match search.run().await {

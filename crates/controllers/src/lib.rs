@@ -4,6 +4,7 @@
 //! generated     budgets that annotations ask for
 //! leadership    one replica leads, by a Lease
 //! budgets       the status of PodUnavailableBudgets
+//! components    the status of ComponentProtections
 //! critical      the status of CriticalServices
 //! flow          the status of PodDeletionFlowControls
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
@@ -14,6 +15,7 @@
 
 pub mod budgets;
 pub mod certificates;
+pub mod components;
 mod conditions;
 pub mod critical;
 pub mod flow;

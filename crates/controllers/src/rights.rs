@@ -2,7 +2,7 @@
 //!
 //! The one source of the RBAC that we ship: `palisade manifests` prints it.
 
-use palisade_api::{budget, critical, flow, names, protection};
+use palisade_api::{budget, components, critical, flow, names, protection};
 use serde_json::{Value, json};
 
 /// Everything that must be there before `palisade run`: its namespace, its account and its rights.
@@ -42,6 +42,7 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         budget::definition(),
         flow::definition(),
         critical::definition(),
+        components::definition(),
     ]
 }
 
@@ -90,6 +91,8 @@ fn cluster_rules() -> Value {
         rule(flow::GROUP, &format!("{}/status", flow::PLURAL), &["update"]),
         rule(critical::GROUP, critical::PLURAL, &["get", "list", "watch"]),
         rule(critical::GROUP, &format!("{}/status", critical::PLURAL), &["update"]),
+        rule(components::GROUP, components::PLURAL, &["get", "list", "watch"]),
+        rule(components::GROUP, &format!("{}/status", components::PLURAL), &["update"]),
         rule("policy", "poddisruptionbudgets", &["get", "list", "watch", "create", "patch", "delete"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
     ])

@@ -24,14 +24,14 @@ pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use order::{Deadlock, Own, carried_by_own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
-pub use review::{Action, Expects, Kind, Propagation, Review, Subject, User};
+pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
 pub use verdict::{
-    About, Blocker, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Matched, Needed, OwnerRef, Parting,
-    Reason, Ruled, Verdict, Warning,
+    About, Blocker, Change, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Managed, Matched, Needed,
+    OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
-    Answer, Census, Count, Critical, Declared, Holders, Judged, Place, Present, Refused, Scope, Search,
-    Spent, Standing, Throttled, Unknown, Withdrawal, World,
+    Answer, Census, Count, Critical, Declared, Holders, Judged, Parent, Place, Present, ProtectedComponents,
+    Refused, Scaled, Scope, Search, Spent, Standing, Throttled, Unknown, Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;
@@ -47,27 +47,50 @@ pub struct Settings {
 /// Whether the action under review may go ahead.
 pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings) -> Verdict {
     match &review.action {
-        Action::Delete(subject) => judge(subject, review, world, settings).await,
+        Action::Delete(subject) | Action::Change { subject, .. } => {
+            judge(subject, review, world, settings).await
+        }
         Action::Evict { namespace, name } if !settings.owns(namespace) => {
             let pod = match world.pod(namespace, name).await {
                 Ok(Some(pod)) => pod,
                 // The API server answers 404 by itself.
                 Ok(None) => return Verdict::allow(),
-                Err(unknown) => return Verdict::unreadable(&Subject::pod(namespace, name), unknown),
+                Err(unknown) => {
+                    return Verdict::unreadable(&Subject::named(Kind::POD, namespace, name), unknown);
+                }
             };
             match Object::parse(pod.as_bytes()) {
                 Ok(object) => judge(&Subject { kind: Kind::POD, object }, review, world, settings).await,
                 Err(error) => {
                     let unknown = Unknown::new("what the pod looks like", error.to_string());
-                    Verdict::unreadable(&Subject::pod(namespace, name), unknown)
+                    Verdict::unreadable(&Subject::named(Kind::POD, namespace, name), unknown)
                 }
             }
         }
         Action::Update { pod, .. } => judge(pod, review, world, settings).await,
+        Action::Scale { group, plural, namespace, name } if !settings.owns(namespace) => {
+            let kind =
+                |kind: String| Kind { group: group.clone(), kind: kind.into(), plural: plural.clone() };
+            let unreadable = |unknown: Unknown| {
+                Verdict::unreadable(&Subject::named(kind(plural.to_string()), namespace, name), unknown)
+            };
+            let scaled = match world.scaled(group, plural, namespace, name).await {
+                Ok(Some(scaled)) => scaled,
+                // The API server answers 404 by itself.
+                Ok(None) => return Verdict::allow(),
+                Err(unknown) => return unreadable(unknown),
+            };
+            match Object::parse(scaled.object.as_bytes()) {
+                Ok(object) => {
+                    judge(&Subject { kind: kind(scaled.kind), object }, review, world, settings).await
+                }
+                Err(error) => unreadable(Unknown::new("what is scaled", error.to_string())),
+            }
+        }
         Action::Declare { subject, is_new } => {
             guards::check_policy(subject, *is_new, review, world, settings).await
         }
-        Action::Evict { .. } | Action::Other => Verdict::allow(),
+        Action::Evict { .. } | Action::Scale { .. } | Action::Other => Verdict::allow(),
     }
 }
 

@@ -22,11 +22,14 @@ pub struct Review<'a> {
 
 /// What the API server was told that there is for an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of a path")]
 pub struct Expects {
     pub budgets: bool,
     pub flow: bool,
     /// It is a provider of a `CriticalService`, or takes one with it.
     pub critical: bool,
+    /// It is a component of something that an operator manages.
+    pub components: bool,
 }
 
 /// What becomes of dependents.
@@ -46,7 +49,6 @@ pub struct User<'a> {
 
 /// What is about to happen.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each review, and nearly all are deletions")]
 pub enum Action<'a> {
     /// An object is deleted.
     Delete(Subject<'a>),
@@ -54,10 +56,21 @@ pub enum Action<'a> {
     Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
     /// A pod is changed, in place.
     Update { pod: Subject<'a>, new: Object<'a>, part: Part },
-    /// A budget, a flow control or a `CriticalService` is written. Its text is read once it is known to matter.
+    /// Something else is changed.
+    Change { subject: Subject<'a>, new: Object<'a>, part: Portion },
+    /// A workload is scaled. The request carries its name only.
+    Scale { group: Cow<'a, str>, plural: Cow<'a, str>, namespace: Cow<'a, str>, name: Cow<'a, str> },
+    /// A policy of ours is written. Its text is read once it is known to matter.
     Declare { subject: Subject<'a>, is_new: bool },
     /// Something that no guard cares about.
     Other,
+}
+
+/// Which part of an object is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portion {
+    Whole,
+    Status,
 }
 
 /// The kind of an object, as the API server names it.
@@ -108,6 +121,10 @@ impl Kind<'_> {
         self.group.is_empty() && self.kind == "Namespace"
     }
 
+    pub(crate) fn is_claim(&self) -> bool {
+        self.group.is_empty() && self.kind == "PersistentVolumeClaim"
+    }
+
     pub(crate) fn is_definition(&self) -> bool {
         self.group == "apiextensions.k8s.io" && self.kind == "CustomResourceDefinition"
     }
@@ -149,12 +166,12 @@ impl Subject<'_> {
 }
 
 impl<'a> Subject<'a> {
-    /// A pod of which nothing but the name is known.
-    pub(crate) fn pod(namespace: &'a str, name: &'a str) -> Self {
+    /// One of which nothing but the name is known.
+    pub(crate) fn named(kind: Kind<'a>, namespace: &'a str, name: &'a str) -> Self {
         let mut object = Object::default();
         object.metadata.name = Cow::Borrowed(name);
         object.metadata.namespace = Some(Cow::Borrowed(namespace));
-        Self { kind: Kind::POD, object }
+        Self { kind, object }
     }
 }
 

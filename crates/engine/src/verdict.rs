@@ -95,14 +95,22 @@ pub enum Guard {
     Protections,
     Cascade,
     Critical,
+    Components,
     Budgets,
     Flow,
 }
 
 impl Guard {
     /// Every guard there is.
-    pub const ALL: &[Self] =
-        &[Self::Labels, Self::Protections, Self::Cascade, Self::Critical, Self::Budgets, Self::Flow];
+    pub const ALL: &[Self] = &[
+        Self::Labels,
+        Self::Protections,
+        Self::Cascade,
+        Self::Critical,
+        Self::Components,
+        Self::Budgets,
+        Self::Flow,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -110,6 +118,7 @@ impl Guard {
             Self::Protections => "protections",
             Self::Cascade => "cascade",
             Self::Critical => "critical",
+            Self::Components => "components",
             Self::Budgets => "budgets",
             Self::Flow => "flow",
         }
@@ -191,6 +200,8 @@ pub enum Reason {
     Serves(Present),
     /// It is one, and whether its provider is there could not be found out.
     ServesUnknown(Unknown),
+    /// It is a component that somebody else's operator manages.
+    Managed(Managed),
     /// A policy that says nothing.
     Invalid(String),
     /// Something that decides could not be read.
@@ -239,6 +250,34 @@ pub enum Parting {
     BestEffort,
     /// Its namespace is terminating.
     Terminating,
+}
+
+/// A component, and what would become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Managed {
+    /// The `ComponentProtection`; `None` for etcd-druid's own.
+    pub protection: Option<String>,
+    pub parent: About,
+    pub change: Change,
+    pub state: State,
+}
+
+/// What would become of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Update,
+    Delete,
+    Scale,
+    /// It would lose what it is known by.
+    Strip,
+}
+
+/// What a parent is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    AtRest,
+    Reconciling,
+    Deleting,
 }
 
 /// A protected object that would go with another.
@@ -343,6 +382,8 @@ pub enum Warning {
     ProviderNotServed(String),
     /// A provider is where nothing is ever refused.
     OwnNamespace,
+    /// A component's parent is not there: its kind and name.
+    NoParent(String, String),
     /// A policy that is being written does not hold yet.
     NotHeldYet,
     /// A provider can never go in order.

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, Ready, ready};
+use std::sync::Arc;
 
 use palisade_api::action::Action;
+use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Provider, Resource, Service, Target};
 
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::{Expects, Subject, User};
-use crate::verdict::Doomed;
+use crate::verdict::{About, Doomed};
 
 /// The rest of the cluster, in the guards' words.
 ///
@@ -81,6 +83,50 @@ pub trait World: Sync {
         nobody_to_ask(resource)
     }
 
+    /// The component protections that are about a kind, or all of them without one.
+    fn components(
+        &self,
+        _kind: Option<&GroupKind>,
+    ) -> impl Future<Output = Answer<Vec<Arc<ProtectedComponents>>>> + Send {
+        async { Ok(Vec::new()) }
+    }
+
+    /// A parent of components, by its name, in their namespace or in none; `None` if it is not there.
+    fn parent(
+        &self,
+        kind: &GroupKind,
+        _namespace: Option<&str>,
+        name: &str,
+    ) -> impl Future<Output = Answer<Option<Parent>>> + Send {
+        ready(Err(Unknown::new(
+            format!("what {} \"{name}\" is in the middle of", kind.kind),
+            "there is nobody to ask",
+        )))
+    }
+
+    /// The parent of the `StatefulSet` from whose template a claim was made, as `parent` reads it; `None` if there is
+    /// none.
+    fn claimed_by(
+        &self,
+        _components: &Components,
+        _namespace: &str,
+        _claim: &str,
+        _parent: &(dyn Fn(&Metadata<'_>) -> Option<String> + Sync),
+    ) -> impl Future<Output = Answer<Option<String>>> + Send {
+        async { Ok(None) }
+    }
+
+    /// A workload that is scaled, by its plural; `None` if it is not there.
+    fn scaled(
+        &self,
+        _group: &str,
+        plural: &str,
+        _namespace: &str,
+        name: &str,
+    ) -> impl Future<Output = Answer<Option<Scaled>>> + Send {
+        ready(Err(Unknown::new(format!("what {plural} \"{name}\" is"), "there is nobody to ask")))
+    }
+
     /// Waits until a policy that is being created will be asked about. No if that takes too long: then its status says
     /// from when on it holds.
     fn await_policy(&self, _policy: Declared<'_>) -> impl Future<Output = bool> + Send {
@@ -147,6 +193,30 @@ pub enum Declared<'a> {
     Budget { namespace: &'a str, name: &'a str },
     FlowControl { name: &'a str },
     CriticalService { name: &'a str, provider: &'a Provider, is_new: bool },
+}
+
+/// A component protection.
+#[derive(Debug)]
+pub struct ProtectedComponents {
+    /// `None` for etcd-druid's, which flags switch on.
+    pub name: Option<String>,
+    /// What it asks for, or why nobody can tell.
+    pub components: Result<Components, String>,
+}
+
+/// A parent of components.
+#[derive(Clone, Debug)]
+pub struct Parent {
+    pub about: About,
+    pub object: serde_json::Value,
+}
+
+/// A workload that is scaled.
+#[derive(Clone, Debug)]
+pub struct Scaled {
+    pub kind: String,
+    /// Its JSON, or that of its metadata.
+    pub object: String,
 }
 
 /// A `CriticalService`.

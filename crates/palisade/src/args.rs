@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
+use palisade_api::components::druid;
 use palisade_api::gates::FeatureGateList;
 use palisade_api::names;
 
@@ -20,7 +21,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the admission webhook and the controllers.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Say whether an object could be deleted now, and if not, why and how to lift it.
     Why(WhyArgs),
     /// Print what must be there before `palisade run`: namespace, service account and rights.
@@ -75,9 +76,27 @@ pub(crate) struct RunArgs {
 
     /// What to switch on or off: `Name=true,Other=false`. All is on by default. Known:
     /// `ResourcesDeletionProtection`, `CascadeProtection`, `PodUnavailableBudget`, `PodDeletionFlowControl`,
-    /// `CriticalService`.
+    /// `CriticalService`, `ComponentProtection`.
     #[arg(long, value_name = "GATES")]
     pub(crate) feature_gates: Vec<FeatureGateList>,
+
+    /// Protect the components of etcd-druid's Etcds: only etcd-druid may change and delete them.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
+          default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub(crate) enable_etcd_components_webhook: bool,
+
+    /// The account that etcd-druid runs as.
+    #[arg(long, value_name = "USER", default_value = druid::RECONCILER)]
+    pub(crate) reconciler_service_account: String,
+
+    /// Who else may change an Etcd's components while nothing is in progress, and delete them while it is being deleted:
+    /// a list, in place of the default.
+    #[arg(long, value_name = "USERS", value_delimiter = ',', default_value = druid::EXEMPT)]
+    pub(crate) etcd_components_webhook_exempt_service_accounts: Vec<String>,
+
+    /// The same for groups.
+    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
+    pub(crate) etcd_components_webhook_exempt_groups: Vec<String>,
 
     /// What becomes of a protected deletion while no replica can answer.
     #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]
@@ -217,6 +236,20 @@ mod tests {
     fn webhook_urls(#[case] text: &str, #[case] expected: Option<(&str, u16)>) {
         let parsed = WebhookUrl::parse(text).ok();
         assert_eq!(parsed.as_ref().map(|url| (url.host.as_str(), url.port)), expected);
+    }
+
+    #[rstest]
+    #[case(&[], false, &[druid::EXEMPT])]
+    #[case(&["--enable-etcd-components-webhook"], true, &[druid::EXEMPT])]
+    #[case(&["--enable-etcd-components-webhook=true"], true, &[druid::EXEMPT])]
+    #[case(&["--enable-etcd-components-webhook=false"], false, &[druid::EXEMPT])]
+    #[case(&["--etcd-components-webhook-exempt-service-accounts=a,b"], false, &["a", "b"])]
+    fn etcd_flags(#[case] words: &[&str], #[case] enabled: bool, #[case] exempt: &[&str]) {
+        let args = Args::try_parse_from(["palisade", "run"].iter().chain(words)).unwrap();
+        let Command::Run(run) = args.command else { panic!("not run") };
+        assert_eq!(run.enable_etcd_components_webhook, enabled);
+        assert_eq!(run.etcd_components_webhook_exempt_service_accounts, exempt);
+        assert_eq!(run.reconciler_service_account, druid::RECONCILER);
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     };
     let done = runtime.block_on(async {
         match args.command {
-            Command::Run(run) => run::run(run).await.map(|()| ExitCode::SUCCESS),
+            Command::Run(run) => run::run(*run).await.map(|()| ExitCode::SUCCESS),
             Command::Why(why) => why::why(why).await,
             Command::Manifests(manifests) => manifests::print(&manifests),
             Command::Uninstall(uninstall) => uninstall::uninstall(uninstall).await,

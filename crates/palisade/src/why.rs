@@ -59,7 +59,7 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
         propagation: None,
         is_owner: true,
         // Asked of the API server, whatever is registered with it.
-        expects: Expects { critical: true, ..Expects::default() },
+        expects: Expects { critical: true, components: true, ..Expects::default() },
         dry_run: true,
     };
     let verdict = decide(&review, &world, &settings).await;

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use crate::objects::{Change, resource, status_of, watch_objects};
 
 pub use dependents::{Dependent, Dependents, Sight, watch_dependents};
-pub(crate) use question::list_services;
-pub(crate) use served::Resolved;
+pub(crate) use question::{list_services, read_page};
+pub(crate) use served::{Resolved, version_of};
 
 /// A `CriticalService`, as it was last seen.
 #[derive(Clone, Debug)]

@@ -184,7 +184,7 @@ fn unlisted(why: NoAnswer) -> Unknown {
 }
 
 /// Shows the objects of a page, and returns the token for the next.
-pub(super) fn read_page(text: &str, take: &mut (dyn FnMut(&Object<'_>) + Send)) -> Result<String, NoAnswer> {
+pub(crate) fn read_page(text: &str, take: &mut (dyn FnMut(&Object<'_>) + Send)) -> Result<String, NoAnswer> {
     let page = take_page(text.as_bytes(), &mut |fed| {
         if let Fed::Listed(object) = fed {
             take(object);

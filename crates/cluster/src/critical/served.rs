@@ -29,7 +29,7 @@ impl Discovery {
 
 impl LiveWorld {
     /// Finds out how a resource is served, now.
-    pub(super) async fn resolve(&self, resource: &Resource) -> Result<Resolved, NoAnswer> {
+    pub(crate) async fn resolve(&self, resource: &Resource) -> Result<Resolved, NoAnswer> {
         let discovery = self.discovery().await?;
         if let Some(served) = discovery.resolve(resource) {
             return Ok(Resolved::Served(served.clone()));
@@ -110,7 +110,7 @@ impl LiveWorld {
 }
 
 /// One version of what a definition defines.
-pub(super) fn version_of(definition: &Definition, version: &str) -> Served {
+pub(crate) fn version_of(definition: &Definition, version: &str) -> Served {
     let Definition { group, plural, kind, namespaced, .. } = definition;
     Served {
         group: group.clone(),
@@ -122,5 +122,6 @@ pub(super) fn version_of(definition: &Definition, version: &str) -> Served {
         namespaced: *namespaced,
         listable: true,
         watchable: true,
+        scalable: false,
     }
 }

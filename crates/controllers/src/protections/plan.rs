@@ -132,6 +132,7 @@ mod tests {
             namespaced: true,
             listable: true,
             watchable: true,
+            scalable: false,
         };
         let aggregated = ["example.com".to_owned()].into();
         let discovery = Discovery { resources: vec![served], aggregated, ..Discovery::default() };

@@ -160,6 +160,7 @@ mod tests {
             namespaced,
             listable: true,
             watchable: true,
+            scalable: false,
         }
     }
 

@@ -24,6 +24,7 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::labels::LabelRule;
 use palisade_api::names;
 use palisade_cluster::budgets::{Index, Key};
+use palisade_cluster::components::{Guarded, Sighted};
 use palisade_cluster::critical::Services;
 use palisade_cluster::flow::{self, Flows};
 use palisade_cluster::{Ancestors, Discovery, Policies};
@@ -32,7 +33,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
-pub use plan::{Endpoint, FailurePolicy, Governed, Providers, Wanted, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Providers, Wanted, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
@@ -71,6 +72,9 @@ pub struct Inputs {
     pub flows: Arc<Flows>,
     /// `None` until the watch has listed.
     pub services: watch::Receiver<Option<Services>>,
+    /// `None` until the watch has listed.
+    pub guarded: watch::Receiver<Option<Guarded>>,
+    pub sighted: watch::Receiver<Sighted>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub ancestors: watch::Receiver<Ancestors>,
@@ -108,6 +112,11 @@ pub fn critical_name(name: &str) -> String {
     format!("critical:{name}")
 }
 
+/// The name by which the registration carries a `ComponentProtection`.
+pub fn components_name(name: &str) -> String {
+    format!("components:{name}")
+}
+
 /// What every replica sees of the registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered(pub bool);
@@ -141,6 +150,8 @@ pub async fn keep(
             Ok(()) = specs.changed() => {}
             Ok(()) = flows.changed() => {}
             Ok(()) = inputs.services.changed() => {}
+            Ok(()) = inputs.guarded.changed() => {}
+            Ok(()) = inputs.sighted.changed() => {}
             Ok(()) = inputs.discovery.changed() => {}
             Ok(()) = inputs.ancestors.changed() => {}
             () = sleep_until(next) => {}
@@ -239,7 +250,8 @@ impl Keeper<'_> {
         let ancestors = inputs.ancestors.borrow().clone();
         let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
         let flows = inputs.flows.specs().borrow().map(|_| inputs.flows.controls());
-        let services = inputs.services.borrow().clone();
+        let services = inputs.services.borrow().clone().zip(inputs.guarded.borrow().clone());
+        let sighted = inputs.sighted.borrow().clone();
         let live = self.configurations.get_opt(names::PALISADE).await?;
         match (live, namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services)) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
@@ -251,7 +263,7 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (live, Some((((((namespaces, policies), discovery), budgets), flows), services))) => {
+            (live, Some((((((namespaces, policies), discovery), budgets), flows), (services, guarded)))) => {
                 let expected = self.still_expected(live.as_ref());
                 self.expects = !expected.is_empty();
                 let mut budget_namespaces: BTreeSet<String> =
@@ -272,6 +284,7 @@ impl Keeper<'_> {
                     budget_namespaces: &budget_namespaces,
                     flow: flow.as_ref(),
                     providers: &providers,
+                    managed: Managed { guarded: &guarded, sighted: &sighted, discovery: &discovery },
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
@@ -283,8 +296,11 @@ impl Keeper<'_> {
                 let of_services = services.0.values();
                 let of_services =
                     of_services.map(|known| (critical_name(&known.name), &known.uid, known.generation));
+                let of_components = guarded.by_name.iter();
+                let of_components =
+                    of_components.map(|(name, known)| (components_name(name), &known.uid, known.generation));
                 let named: Vec<(String, &String, Option<i64>)> =
-                    of_budgets.chain(of_flows).chain(of_services).collect();
+                    of_budgets.chain(of_flows).chain(of_services).chain(of_components).collect();
                 let carries =
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
                 let carries = carries

@@ -4,12 +4,13 @@
 
 mod budgets;
 mod cascade;
+mod components;
 mod critical;
 pub(crate) mod flow;
 mod labels;
 mod protections;
 
-use palisade_api::{budget, critical as service, flow as api};
+use palisade_api::{budget, components as component, critical as service, flow as api};
 
 use crate::Settings;
 use crate::pod::Loss;
@@ -37,6 +38,9 @@ pub(crate) async fn ask(
     }
     if removed && gates.critical_service {
         critical::ask(subject, review, world, settings, &mut found).await;
+    }
+    if gates.component_protection {
+        components::ask(subject, review, world, &mut found).await;
     }
     // Last, since it spends what the others would waste.
     if subject.kind.is_pod() {
@@ -110,6 +114,9 @@ pub(crate) async fn check_policy(
         }
         api::PLURAL if gates.pod_deletion_flow_control => {
             (flow::check(subject), Declared::FlowControl { name })
+        }
+        component::PLURAL if gates.component_protection => {
+            return Verdict::new(subject, components::check(subject));
         }
         service::PLURAL if gates.critical_service && !subject.is_already_going() => {
             let (found, read) = Box::pin(critical::check(subject, world, settings)).await;

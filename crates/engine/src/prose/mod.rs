@@ -3,6 +3,7 @@
 //! The one place where messages are written, so that `kubectl delete`, `--dry-run=server` and
 //! `palisade why` say the same.
 
+mod components;
 mod critical;
 
 use std::borrow::Cow;
@@ -28,10 +29,10 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     // Where not even a mark was seen, nobody knows.
     let known = verdict.findings.iter().any(|finding| !matches!(finding.reason, Reason::Unreadable(_)));
     let verb = if known { "is" } else { "may be" };
-    let of_services = critical::refusal(verdict, about);
-    let says_what_to_do = of_services.is_some();
+    let specific = critical::refusal(verdict, about).or_else(|| components::refusal(verdict, about));
+    let says_what_to_do = specific.is_some();
     let mut text = match verdict.findings.iter().find_map(|finding| loss(&finding.reason)) {
-        _ if of_services.is_some() => of_services.unwrap_or_default(),
+        _ if specific.is_some() => specific.unwrap_or_default(),
         _ if verdict.code() == Some(Code::Invalid) => {
             format!("{} is refused: {}", subject(about), because.join("; "))
         }
@@ -99,6 +100,7 @@ pub fn because(reason: &Reason) -> String {
             )
         }
         Reason::Throttled(throttled) => throttling(throttled),
+        Reason::Managed(managed) => components::because(managed),
         Reason::Needed(needed) => critical::because(needed),
         Reason::Serves(provider) => format!("it must outlive its provider: {provider} is still there"),
         Reason::Invalid(why) => why.clone(),
@@ -150,6 +152,9 @@ pub fn warning(about: &About, warning: &Warning) -> String {
                 "{}: nothing is refused in Palisade's own namespace, so its provider is not protected",
                 subject(about)
             )
+        }
+        Warning::NoParent(kind, name) => {
+            format!("{}: it is a component of {kind} \"{name}\", which is not there", subject(about))
         }
         Warning::NotHeldYet => format!(
             "{} does not hold yet: the registration could not be changed in time; its condition Enforced says from when on it does",
@@ -412,7 +417,11 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
         | Reason::SpentUnknown(..)
         | Reason::FlowUnknown(_)
         | Reason::Unreadable(_) => "Try again later.".to_owned(),
-        Reason::Marked(_) | Reason::Throttled(_) | Reason::Needed(_) | Reason::Invalid(_) => return None,
+        Reason::Marked(_)
+        | Reason::Throttled(_)
+        | Reason::Needed(_)
+        | Reason::Managed(_)
+        | Reason::Invalid(_) => return None,
     };
     Some(step)
 }

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod cascade;
+mod components;
 mod critical;
 mod flow;
 mod labels;

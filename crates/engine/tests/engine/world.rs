@@ -1,16 +1,17 @@
 //! A world in which every answer is given beforehand, and the words of these tests.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use futures::executor::block_on;
+use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Service, Target};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_engine::{
-    Action, Answer, Census, Code, Count, Critical, Definition, Expects, Holders, Judged, Kind, Loss, Object,
-    Place, Present, Protections, Refused, Review, Scope, Search, Settings, Spent, Subject, Unknown, User,
-    Verdict, Withdrawal, World, decide, prose,
+    About, Action, Answer, Census, Code, Count, Critical, Definition, Expects, Holders, Judged, Kind, Loss,
+    Metadata, Object, Parent, Place, Present, ProtectedComponents, Protections, Refused, Review, Scaled,
+    Scope, Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -31,6 +32,12 @@ pub(crate) struct Given {
     pub(crate) services: Answer<Vec<Critical>>,
     /// Who carries a finalizer.
     pub(crate) holders: BTreeMap<&'static str, Answer<Holders>>,
+    /// Component protections.
+    pub(crate) guarded: Answer<Vec<Arc<ProtectedComponents>>>,
+    /// The parent of all components.
+    pub(crate) parent: Answer<Option<Value>>,
+    /// Whose a claim is by its name.
+    pub(crate) claimant: Answer<Option<String>>,
     /// What is there: `deployments.apps "shop/web"`.
     pub(crate) present: BTreeMap<&'static str, Answer<Present>>,
 }
@@ -52,6 +59,9 @@ impl Default for Given {
             services: Ok(Vec::new()),
             holders: BTreeMap::new(),
             present: BTreeMap::new(),
+            guarded: Ok(Vec::new()),
+            parent: Ok(None),
+            claimant: Ok(None),
         }
     }
 }
@@ -151,6 +161,42 @@ impl World for Given {
     async fn find(&self, target: &Target) -> Answer<Option<Present>> {
         self.present.get(&*target.to_string()).cloned().transpose()
     }
+    async fn components(&self, kind: Option<&GroupKind>) -> Answer<Vec<Arc<ProtectedComponents>>> {
+        let is_about = |protected: &Arc<ProtectedComponents>| {
+            kind.is_none_or(|kind| {
+                protected.components.as_ref().is_ok_and(|all| all.kind(&kind.group, &kind.kind).is_some())
+            })
+        };
+        Ok(self.guarded.clone()?.into_iter().filter(is_about).collect())
+    }
+    async fn parent(&self, kind: &GroupKind, namespace: Option<&str>, name: &str) -> Answer<Option<Parent>> {
+        let kind_name = kind.kind.to_lowercase();
+        let about = About {
+            kind: format!("{kind_name}.{}", kind.group),
+            kubectl_name: format!("{kind_name}s.{}", kind.group),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        Ok(self.parent.clone()?.map(|object| Parent { about, object }))
+    }
+    async fn claimed_by(
+        &self,
+        _: &Components,
+        _: &str,
+        _: &str,
+        _: &(dyn Fn(&Metadata<'_>) -> Option<String> + Sync),
+    ) -> Answer<Option<String>> {
+        self.claimant.clone()
+    }
+    async fn scaled(&self, _: &str, plural: &str, namespace: &str, name: &str) -> Answer<Option<Scaled>> {
+        assert_eq!(plural, "statefulsets");
+        let labels = r#""app.kubernetes.io/managed-by":"etcd-druid","app.kubernetes.io/part-of":"main""#;
+        let labels = if name == "main" { labels } else { "" };
+        Ok(Some(Scaled {
+            kind: "StatefulSet".to_owned(),
+            object: in_namespace(namespace, name, labels, "{}"),
+        }))
+    }
     async fn scope(&self, resource: &Resource) -> Answer<Option<Scope>> {
         match &*resource.word {
             "nodes" | "CustomResourceDefinition" => Ok(Some(Scope::Cluster)),
@@ -190,6 +236,10 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
         "PodDeletionFlowControl" => ("policy.kruise.io", "poddeletionflowcontrols"),
         "CriticalService" => ("palisade.dev", "criticalservices"),
+        "ComponentProtection" => ("palisade.dev", "componentprotections"),
+        "Lease" => ("coordination.k8s.io", "leases"),
+        "Service" => ("", "services"),
+        "PersistentVolumeClaim" => ("", "persistentvolumeclaims"),
         other => panic!("no such kind in these tests: {other}"),
     };
     let kind = kind.strip_prefix("Advanced").unwrap_or(kind);

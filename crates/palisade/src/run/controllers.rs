@@ -8,10 +8,12 @@ use kube::Client;
 use palisade_admission::{Metrics, ServingCertificate};
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Index;
+use palisade_cluster::components::{Sighted, watch_components};
 use palisade_cluster::critical::{Dependents, watch_dependents};
 use palisade_cluster::flow::watch_departures;
 use palisade_cluster::{Ancestors, Ledger, watch_ancestors};
 use palisade_controllers::certificates::{Certificates, Material};
+use palisade_controllers::components::{self, Refusals};
 use palisade_controllers::flow::{self, Tripped};
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
@@ -33,6 +35,7 @@ pub(super) struct Controllers {
     pub(super) watches: Watches,
     pub(super) ledger: Arc<Ledger>,
     pub(super) tally: Arc<Tally>,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) certificates: Certificates,
     pub(super) certificate: Arc<ServingCertificate>,
     pub(super) metrics: Arc<Metrics>,
@@ -50,7 +53,9 @@ impl Controllers {
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (registered_tx, registered) = watch::channel(Registered::default());
         let (carried_tx, carried) = watch::channel(Carried::default());
+        let (sighted_tx, sighted) = watch::channel(Sighted::default());
         self.keep_policies(args, &leadership, &carried);
+        self.keep_components(&leadership, &carried, sighted_tx);
         let Self { client, gates, watches, certificates, certificate, metrics, .. } = self;
         let election = tokio::spawn({
             let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
@@ -84,6 +89,8 @@ impl Controllers {
                 budgets: watches.budgets.clone(),
                 flows: watches.flows.clone(),
                 services: watches.services.clone(),
+                guarded: watches.guarded.clone(),
+                sighted,
                 policies: watches.policies.clone(),
                 discovery: watches.discovery.clone(),
                 ancestors,
@@ -98,6 +105,37 @@ impl Controllers {
         tokio::spawn(tell_ready(watches, registered, ready_tx));
 
         election
+    }
+
+    fn keep_components(
+        &self,
+        leadership: &watch::Receiver<Leadership>,
+        carried: &watch::Receiver<Carried>,
+        sighted: watch::Sender<Sighted>,
+    ) {
+        if !self.gates.component_protection {
+            return;
+        }
+        let Self { client, watches, refusals, .. } = self;
+        tokio::spawn(components::keep_status(
+            client.clone(),
+            components::Inputs {
+                leadership: leadership.clone(),
+                guarded: watches.guarded.clone(),
+                sighted: sighted.subscribe(),
+                discovery: watches.discovery.clone(),
+                carried: carried.clone(),
+            },
+        ));
+        tokio::spawn(watch_components(
+            client.clone(),
+            watches.guarded.clone(),
+            watches.discovery.clone(),
+            leading(leadership.clone()),
+            sighted,
+        ));
+        let (client, refusals) = (client.clone(), refusals.clone());
+        tokio::spawn(async move { components::keep_counts(client, &refusals).await });
     }
 
     /// What each kind of policy needs besides reviews: its status above all.

@@ -7,11 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use palisade_admission::{Door, Metrics, Recorded, Serving, ServingCertificate, router, serve, serve_admin};
+use palisade_api::components::druid;
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
 use palisade_cluster::{Entry, Ledger, Live};
 use palisade_controllers::certificates::Certificates;
+use palisade_controllers::components::Refusals;
 use palisade_controllers::critical::Partings;
 use palisade_controllers::protections::Tally;
 use palisade_engine as engine;
@@ -49,7 +51,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let (material_tx, material) = watch::channel(material);
 
     let flows = Flows::new(client.clone(), count(&metrics));
-    let watches = Watches::start(&client, gates, flows.clone());
+    let watches = Watches::start(&client, gates, flows.clone(), etcd_components(&args));
     let budgets =
         Budgets::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
     let ledger = Arc::new(Ledger { budgets, flows });
@@ -58,14 +60,17 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
         .with_ledger(ledger.clone())
         .with_services(watches.services.clone())
+        .with_components(watches.guarded.clone())
         .with_await_policy(await_policy(client.clone(), ledger.clone(), &watches, &args.namespace));
     let (partings, keep_partings) = Partings::new(client.clone());
     tokio::spawn(keep_partings);
+    let refusals = Arc::new(Refusals::default());
     let record = {
-        let tally = tally.clone();
+        let (tally, refusals) = (tally.clone(), refusals.clone());
         move |recorded: Recorded<'_>| match recorded {
             Recorded::Counted(verdict) => tally.add(verdict, jiff::Timestamp::now()),
             Recorded::LeftBehind(verdict) => partings.tell(verdict),
+            Recorded::Managed(verdict) => refusals.add(verdict, jiff::Timestamp::now()),
         }
     };
     let door = Arc::new(Door::new(live, settings, metrics.clone(), record));
@@ -73,13 +78,14 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         let (certificate, metrics, serving, mut policies) =
             (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
         let (mut budgets, mut flows) = (watches.budgets.specs(), watches.flows.specs());
-        let mut services = watches.services.clone();
+        let (mut services, mut guarded) = (watches.services.clone(), watches.guarded.clone());
         async move {
             // Nobody is answered before all policies are known; callers wait until then.
             if policies.wait_for(Option::is_some).await.is_ok()
                 && budgets.wait_for(Option::is_some).await.is_ok()
                 && flows.wait_for(Option::is_some).await.is_ok()
                 && services.wait_for(Option::is_some).await.is_ok()
+                && guarded.wait_for(Option::is_some).await.is_ok()
                 && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
             {
                 tracing::error!(%error, "serving reviews");
@@ -89,7 +95,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
 
     let (stop, stopped) = watch::channel(false);
     let controllers =
-        Controllers { client, gates, watches, ledger, tally, certificates, certificate, metrics };
+        Controllers { client, gates, watches, ledger, tally, refusals, certificates, certificate, metrics };
     let election = controllers.start(&args, (material_tx, material), ready_tx, stopped);
 
     tokio::select! {
@@ -103,6 +109,18 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let _ = serving_tx.send(Serving::Closed);
     let _ = tokio::join!(server, admin, election);
     Ok(())
+}
+
+/// etcd-druid's components, if they are to be protected.
+fn etcd_components(args: &RunArgs) -> Option<engine::ProtectedComponents> {
+    args.enable_etcd_components_webhook.then(|| engine::ProtectedComponents {
+        name: None,
+        components: Ok(druid::components(
+            &args.reconciler_service_account,
+            &args.etcd_components_webhook_exempt_service_accounts,
+            &args.etcd_components_webhook_exempt_groups,
+        )),
+    })
 }
 
 /// Counts what the ledger does.

@@ -7,6 +7,7 @@ use kube::Client;
 use palisade_api::flow::Control;
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::{Index, keep_index, watch_budgets};
+use palisade_cluster::components::{self, Guarded};
 use palisade_cluster::critical::{Services, watch_services};
 use palisade_cluster::flow::Flows;
 use palisade_cluster::{
@@ -24,10 +25,16 @@ pub(super) struct Watches {
     pub(super) budgets: Arc<Index>,
     pub(super) flows: Arc<Flows>,
     pub(super) services: watch::Receiver<Option<Services>>,
+    pub(super) guarded: watch::Receiver<Option<Guarded>>,
 }
 
 impl Watches {
-    pub(super) fn start(client: &Client, gates: FeatureGates, flows: Arc<Flows>) -> Self {
+    pub(super) fn start(
+        client: &Client,
+        gates: FeatureGates,
+        flows: Arc<Flows>,
+        built_in: Option<engine::ProtectedComponents>,
+    ) -> Self {
         let (policies_tx, policies) = watch::channel(None);
         let (discovery_tx, discovery) = watch::channel(None);
         let (namespaces_tx, eviction_namespaces) =
@@ -53,7 +60,11 @@ impl Watches {
         if gates.critical_service {
             tokio::spawn(watch_services(client.clone(), services_tx));
         }
-        Self { policies, discovery, eviction_namespaces, budgets, flows, services }
+        let (guarded_tx, guarded) = watch::channel((!gates.component_protection).then(Guarded::default));
+        if gates.component_protection {
+            tokio::spawn(components::watch_protections(client.clone(), built_in.map(Arc::new), guarded_tx));
+        }
+        Self { policies, discovery, eviction_namespaces, budgets, flows, services, guarded }
     }
 
     /// Waits until all have listed.
@@ -63,6 +74,7 @@ impl Watches {
         self.eviction_namespaces.wait_for(Option::is_some).await?;
         self.flows.specs().wait_for(Option::is_some).await?;
         self.services.wait_for(Option::is_some).await?;
+        self.guarded.wait_for(Option::is_some).await?;
         self.budgets.until(Index::is_ready).await;
         Ok(())
     }

@@ -19,6 +19,15 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// For what comes by itself, however busy the machine is.
 pub(crate) const EVENTUALLY: Duration = Duration::from_secs(30);
 
+/// What every replica is started with.
+const ARGS: [&str; 5] = [
+    "--drain=2s",
+    "--enable-etcd-components-webhook",
+    "--reconciler-service-account=system:serviceaccount:garden:etcd-druid",
+    "--etcd-components-webhook-exempt-service-accounts=system:serviceaccount:kube-system:generic-garbage-collector,system:serviceaccount:garden:care",
+    "--etcd-components-webhook-exempt-groups=etcd-admins",
+];
+
 pub(crate) struct Cluster {
     pub(crate) plane: ControlPlane,
     pub(crate) palisade: Palisade,
@@ -43,7 +52,7 @@ async fn start() -> RwLock<Cluster> {
     let assets = Assets::locate().expect("the control plane's binaries");
     let plane = ControlPlane::start(&assets, &workspace().join("target/e2e")).await.expect("a control plane");
     let options =
-        PalisadeOptions { binary: palisade_binary(), replicas: 2, args: vec!["--drain=2s".to_owned()] };
+        PalisadeOptions { binary: palisade_binary(), replicas: 2, args: ARGS.map(str::to_owned).to_vec() };
     let palisade = Palisade::start(&plane, options).await.expect("Palisade");
     let client = plane.client().await.expect("a client");
     RwLock::new(Cluster { plane, palisade, client })

@@ -8,6 +8,7 @@ mod budgets;
 mod cascade;
 mod cluster;
 mod command_line;
+mod components;
 mod critical;
 mod faults;
 mod finalizer_controller;

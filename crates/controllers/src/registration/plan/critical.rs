@@ -118,6 +118,7 @@ mod tests {
             namespaced,
             listable: true,
             watchable: true,
+            scalable: false,
         }
     }
 

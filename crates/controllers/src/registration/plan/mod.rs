@@ -3,6 +3,7 @@
 //! Every field is written out, also where it is Kubernetes' default, so that what is in place can be compared
 //! with what should be, field by field.
 
+mod components;
 mod critical;
 mod pods;
 
@@ -22,6 +23,7 @@ use palisade_cluster::Ancestors;
 
 use super::coverage::{Coverage, Every, Namespaces};
 
+pub use components::Managed;
 pub(super) use critical::CRITICAL;
 pub use critical::Providers;
 
@@ -83,6 +85,8 @@ pub struct Wanted<'a> {
     pub flow: Option<&'a Governed>,
     /// The providers of critical services.
     pub providers: &'a Providers,
+    /// What operators manage.
+    pub managed: Managed<'a>,
     /// What protections make necessary.
     pub coverage: &'a Coverage,
     /// The owners of something protected.
@@ -95,6 +99,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     webhooks.extend(wanted.budgets());
     webhooks.extend(wanted.flow());
     webhooks.extend(wanted.critical());
+    webhooks.extend(wanted.components());
     if !wanted.gates.resources_deletion_protection {
         webhooks.extend(wanted.evictions());
         return webhooks;
@@ -298,6 +303,12 @@ fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement
     Some(requirements)
 }
 
+/// Whether a field of the metadata changes.
+fn changes(field: &str) -> String {
+    let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
+    format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
+}
+
 fn as_requirement(expression: &LabelExpression) -> LabelSelectorRequirement {
     let LabelExpression { key, operator, values } = expression;
     requirement(key, &format!("{operator:?}"), values)
@@ -326,6 +337,8 @@ fn requirement(key: &str, operator: &str, values: &[String]) -> LabelSelectorReq
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use palisade_cluster::Discovery;
+    use palisade_cluster::components::{Guarded, Sighted};
 
     const URL: &str = "https://127.0.0.1:9443";
 
@@ -375,6 +388,11 @@ pub(super) mod tests {
             budget_namespaces: &BTreeSet::new(),
             flow: None,
             providers: &Providers::default(),
+            managed: Managed {
+                guarded: &Guarded::default(),
+                sighted: &Sighted::default(),
+                discovery: &Discovery::default(),
+            },
             coverage: &Coverage::default(),
             ancestors: &Ancestors::default(),
         })
@@ -395,6 +413,7 @@ pub(super) mod tests {
             "budgets.palisade.dev",
             "flow-controls.palisade.dev",
             "critical-services.palisade.dev",
+            "component-protections.palisade.dev",
         ];
         for webhook in planned(&[]).into_iter().filter(|webhook| !rare.contains(&webhook.name.as_str())) {
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
@@ -444,11 +463,15 @@ pub(super) mod tests {
     fn a_gate_that_is_off_registers_nothing() {
         let url = Endpoint::Url(URL.to_owned());
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
-        let declared =
-            ["budgets.palisade.dev", "flow-controls.palisade.dev", "critical-services.palisade.dev"];
+        let declared = [
+            "budgets.palisade.dev",
+            "flow-controls.palisade.dev",
+            "critical-services.palisade.dev",
+            "component-protections.palisade.dev",
+        ];
         assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), declared);
         let off = FeatureGates { pod_unavailable_budget: false, pod_deletion_flow_control: false, ..off };
-        let off = FeatureGates { critical_service: false, ..off };
+        let off = FeatureGates { critical_service: false, component_protection: false, ..off };
         assert!(planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off).is_empty());
     }
 

@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use palisade_api::{budget, flow};
 
 use super::{
-    FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, requirement, rule, selector,
+    FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, changes, requirement, rule,
+    selector,
 };
 use crate::registration::coverage::Namespaces;
 
@@ -70,10 +71,6 @@ impl Wanted<'_> {
             }
         };
         // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
-        let changes = |field: &str| {
-            let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
-            format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
-        };
         let parting = format!("{} || {}", changes("labels"), changes("ownerReferences"));
         // The kubelet says how things are, and it says so often.
         let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \

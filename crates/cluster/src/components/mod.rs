@@ -1,0 +1,97 @@
+//! `ComponentProtection`s, and what there is of parents and components.
+//!
+//! ```text
+//! protections ─ watch ─▶ Guarded ─▶ which changes are worth a question
+//!                                    │
+//!                 question: what a parent is in the middle of, whose a claim is (live)
+//! parents, workloads ─ watches ─▶ Sighted ─▶ registration and status (the leader's)
+//! ```
+
+mod question;
+mod sight;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Client, ResourceExt};
+use palisade_api::components::{self, Components, GroupKind, Status};
+use palisade_engine::ProtectedComponents;
+use tokio::sync::watch;
+
+use crate::objects::{Change, resource, status_of, watch_objects};
+
+pub(crate) use question::list_protections;
+pub use sight::{Sighted, watch_components};
+
+/// A `ComponentProtection`, as it was last seen.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub uid: String,
+    pub generation: Option<i64>,
+    pub protected: Arc<ProtectedComponents>,
+    pub status: Status,
+}
+
+/// All of them by name, and etcd-druid's, if it is switched on.
+#[derive(Clone, Debug, Default)]
+pub struct Guarded {
+    pub by_name: BTreeMap<String, Known>,
+    pub built_in: Option<Arc<ProtectedComponents>>,
+}
+
+/// How to talk about `ComponentProtection`s with a client.
+pub fn component_resource() -> ApiResource {
+    resource(components::GROUP, components::VERSION, components::KIND, components::PLURAL)
+}
+
+impl Guarded {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ProtectedComponents>> {
+        self.built_in.iter().chain(self.by_name.values().map(|known| &known.protected))
+    }
+
+    /// Those that can be read, by the name that they have in messages.
+    pub fn readable(&self) -> impl Iterator<Item = (Option<&str>, &Components)> {
+        self.all()
+            .filter_map(|protected| Some((protected.name.as_deref(), protected.components.as_ref().ok()?)))
+    }
+
+    pub(crate) fn about(&self, kind: &GroupKind) -> Vec<Arc<ProtectedComponents>> {
+        let is_about = |protected: &&Arc<ProtectedComponents>| {
+            protected
+                .components
+                .as_ref()
+                .is_ok_and(|components| components.kind(&kind.group, &kind.kind).is_some())
+        };
+        self.all().filter(is_about).cloned().collect()
+    }
+}
+
+/// Watches `ComponentProtection`s, for ever, and publishes them; `None` before the first list is complete.
+pub async fn watch_protections(
+    client: Client,
+    built_in: Option<Arc<ProtectedComponents>>,
+    published: watch::Sender<Option<Guarded>>,
+) {
+    let mut current = Guarded { built_in, ..Guarded::default() };
+    watch_objects(client, &component_resource(), |change| {
+        let named = |object: &DynamicObject| (object.name_any(), read(object));
+        match change {
+            Change::All(objects) => current.by_name = objects.iter().map(named).collect(),
+            Change::Put(object) => current.by_name.extend([named(&object)]),
+            Change::Gone(object) => drop(current.by_name.remove(&object.name_any())),
+        }
+        published.send_replace(Some(current.clone()));
+    })
+    .await;
+}
+
+fn read(object: &DynamicObject) -> Known {
+    let components = Components::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null));
+    Known {
+        uid: object.uid().unwrap_or_default(),
+        generation: object.metadata.generation,
+        protected: Arc::new(ProtectedComponents { name: Some(object.name_any()), components }),
+        status: status_of(object),
+    }
+}

@@ -1,0 +1,196 @@
+//! Components: what an operator manages changes by its hand alone.
+//!
+//! An object is a component if its labels, as they are stored, or its owner reference say so, and name its parent.
+//!
+//! | the parent | operators | exempt accounts | anybody else |
+//! | --- | --- | --- | --- |
+//! | is not there, or carries the annotation that switches it off | everything | everything | everything |
+//! | is being deleted | everything | delete | nothing |
+//! | is being reconciled | everything | nothing | nothing |
+//! | is at rest | everything | update, delete | nothing |
+//!
+//! Whom `freeUpdates` names may update what it names at any time. A status write is a change only if labels or owners
+//! change with it: without them, nobody would know a component any more.
+
+use palisade_api::components::{Chosen, Components, GroupKind};
+use serde_json::Value;
+
+use crate::object::{Metadata, Object};
+use crate::pod::Part;
+use crate::review::{Action, Portion, Review, Subject};
+use crate::verdict::{Change, Code, Finding, Found, Guard, Lift, Managed, Reason, State, Warning};
+use crate::world::{Answer, Parent, ProtectedComponents, Unknown, World};
+
+pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl World, found: &mut Found) {
+    let Some(change) = change(subject, review) else { return };
+    let kind = GroupKind::new(&subject.kind.group, &subject.kind.kind);
+    let protections = match world.components((!review.expects.components).then_some(&kind)).await {
+        Ok(protections) => protections,
+        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Components, unknown)),
+    };
+    for protection in &protections {
+        let ProtectedComponents { name, components } = &**protection;
+        match components {
+            Ok(components) => judge(subject, change, review, world, (name.as_ref(), components), found).await,
+            Err(why) => {
+                let name = name.as_deref().unwrap_or_default();
+                let unknown = Unknown::new(format!("what ComponentProtection \"{name}\" protects"), why);
+                found.findings.push(Finding::unreadable(Guard::Components, unknown));
+            }
+        }
+    }
+}
+
+/// What would become of the object; `None` for what is no change of it.
+fn change(subject: &Subject<'_>, review: &Review<'_>) -> Option<Change> {
+    let stripped = |new: &Object<'_>| identity(&new.metadata) != identity(&subject.object.metadata);
+    match &review.action {
+        Action::Delete(_) | Action::Evict { .. } => Some(Change::Delete),
+        Action::Scale { .. } => Some(Change::Scale),
+        Action::Update { new, part: Part::Status, .. }
+        | Action::Change { new, part: Portion::Status, .. } => stripped(new).then_some(Change::Strip),
+        Action::Update { .. } | Action::Change { .. } => Some(Change::Update),
+        Action::Declare { .. } | Action::Other => None,
+    }
+}
+
+/// What an object is known by.
+fn identity<'a>(metadata: &'a Metadata<'_>) -> (Vec<(&'a str, &'a str)>, Vec<&'a str>) {
+    let mut labels: Vec<(&str, &str)> = metadata.labels.iter().collect();
+    let mut owners: Vec<&str> = metadata.owners.iter().map(|owner| &*owner.uid).collect();
+    labels.sort_unstable();
+    owners.sort_unstable();
+    (labels, owners)
+}
+
+async fn judge(
+    subject: &Subject<'_>,
+    change: Change,
+    review: &Review<'_>,
+    world: &impl World,
+    (name, components): (Option<&String>, &Components),
+    found: &mut Found,
+) {
+    let Some(kind) = components.kind(&subject.kind.group, &subject.kind.kind) else { return };
+    if kind.deletions_only && change != Change::Delete || components.operators.contains(&*review.user.name) {
+        return;
+    }
+    let parent_name = match parent_of(subject, components, world).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return,
+        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Components, unknown)),
+    };
+    if change == Change::Update && may_update(subject, components, &review.user.name, &parent_name) {
+        return;
+    }
+    let parent = match world.parent(&components.parent, subject.namespace(), &parent_name).await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => {
+            return found.warnings.push(Warning::NoParent(components.parent.kind.clone(), parent_name));
+        }
+        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Components, unknown)),
+    };
+    let Parent { about, object } = parent;
+    let switched_off =
+        |annotation: &String| !object["metadata"]["annotations"][annotation.as_str()].is_null();
+    if components.disable_annotation.as_ref().is_some_and(switched_off) {
+        return;
+    }
+    let state = state_of(&object, components);
+    let groups = review.user.groups.iter().map(AsRef::as_ref);
+    let exempt = components.exempt.cover(&review.user.name, groups);
+    let allowed = match state {
+        State::Deleting => exempt && change == Change::Delete,
+        State::Reconciling => false,
+        State::AtRest => exempt,
+    };
+    if allowed {
+        return;
+    }
+    let lift = components.disable_annotation.as_ref().map(|annotation| {
+        let namespace =
+            about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+        Lift::Command(format!(
+            "kubectl annotate {} {}{namespace} {annotation}=",
+            about.kubectl_name, about.name
+        ))
+    });
+    let managed = Managed { protection: name.cloned(), parent: about, change, state };
+    found.findings.push(Finding {
+        guard: Guard::Components,
+        code: Code::Forbidden,
+        reason: Reason::Managed(managed),
+        lift,
+    });
+}
+
+/// The name of the parent; `None` for what is no component.
+async fn parent_of(
+    subject: &Subject<'_>,
+    components: &Components,
+    world: &impl World,
+) -> Answer<Option<String>> {
+    let metadata = &subject.object.metadata;
+    if let Some(parent) = parent_by_metadata(metadata, components) {
+        return Ok(Some(parent));
+    }
+    // A claim outlives what it was made from, and the labels that it was made with.
+    match subject.namespace() {
+        Some(namespace) if subject.kind.is_claim() => {
+            let by_metadata = |metadata: &Metadata<'_>| parent_by_metadata(metadata, components);
+            world.claimed_by(components, namespace, subject.name(), &by_metadata).await
+        }
+        _ => Ok(None),
+    }
+}
+
+fn parent_by_metadata(metadata: &Metadata<'_>, components: &Components) -> Option<String> {
+    let owner = || {
+        let is_parent = |api_version: &str, kind: &str| {
+            let group = api_version.split_once('/').map_or("", |(group, _)| group);
+            components.parent.is(group, kind)
+        };
+        metadata.owners.iter().find(|owner| is_parent(&owner.api_version, &owner.kind))
+    };
+    match &components.chosen {
+        Chosen::Labelled(rule) if !rule.matches(|key| metadata.labels.get(key)) => None,
+        Chosen::Owned if owner().is_none() => None,
+        _ => match &components.parent_label {
+            Some(label) => metadata.labels.get(label).filter(|name| !name.is_empty()).map(str::to_owned),
+            None => owner().map(|owner| owner.name.to_string()),
+        },
+    }
+}
+
+fn may_update(subject: &Subject<'_>, components: &Components, user: &str, parent: &str) -> bool {
+    let namespace = subject.namespace().unwrap_or_default();
+    components.free_updates.iter().any(|free| {
+        free.kinds.iter().any(|kind| kind.is(&subject.kind.group, &subject.kind.kind))
+            && free.users.iter().any(|template| template.is(user, namespace, parent))
+    })
+}
+
+/// What the parent says that it is in the middle of; that it goes comes first.
+fn state_of(parent: &Value, components: &Components) -> State {
+    let all = |rules: &[palisade_api::components::StateRule]| {
+        !rules.is_empty() && rules.iter().all(|rule| rule.holds(parent))
+    };
+    if !parent["metadata"]["deletionTimestamp"].is_null() || all(&components.deleting) {
+        State::Deleting
+    } else if all(&components.reconciling) {
+        State::Reconciling
+    } else {
+        State::AtRest
+    }
+}
+
+/// Whether a protection says something.
+pub(super) fn check(subject: &Subject<'_>) -> Found {
+    let mut found = Found::default();
+    let spec =
+        serde_json::from_slice(subject.object.spec().unwrap_or(b"{}")).map_err(|error| error.to_string());
+    if let Err(why) = spec.and_then(|spec| Components::read(&spec)) {
+        found.findings.push(Finding::invalid(Guard::Components, why));
+    }
+    found
+}
