@@ -261,3 +261,123 @@ fn staying() -> (&'static str, String) {
 fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registration::plan::plan;
+    use crate::registration::plan::tests::plan_as;
+    use palisade_api::components::{Components, druid};
+    use palisade_engine::ProtectedComponents;
+    use std::sync::Arc;
+
+    fn served(group: &str, kind: &str, plural: &str, scalable: bool) -> Served {
+        Served {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced: true,
+            listable: true,
+            watchable: true,
+            scalable,
+        }
+    }
+
+    fn discovery() -> Discovery {
+        let resources = vec![
+            served("", "Service", "services", false),
+            served("", "PersistentVolumeClaim", "persistentvolumeclaims", false),
+            served("apps", "StatefulSet", "statefulsets", true),
+            served("coordination.k8s.io", "Lease", "leases", false),
+        ];
+        Discovery { resources, ..Discovery::default() }
+    }
+
+    fn planned(components: Components, sighted: &Sighted) -> Vec<ValidatingWebhook> {
+        let built_in = Some(Arc::new(ProtectedComponents { name: None, components: Ok(components) }));
+        let guarded = Guarded { built_in, ..Guarded::default() };
+        let managed = Managed { guarded: &guarded, sighted, discovery: &discovery() };
+        let webhooks = plan_as(|wanted| plan(&Wanted { managed, ..wanted.clone() }));
+        webhooks.into_iter().filter(|webhook| webhook.name.starts_with("etcd-components")).collect()
+    }
+
+    fn names(webhooks: &[ValidatingWebhook]) -> Vec<&str> {
+        webhooks.iter().map(|webhook| webhook.name.trim_end_matches(".palisade.dev")).collect()
+    }
+
+    fn condition<'a>(webhook: &'a ValidatingWebhook, name: &str) -> Option<&'a str> {
+        let conditions = webhook.match_conditions.as_ref()?;
+        conditions.iter().find(|condition| condition.name == name).map(|condition| &*condition.expression)
+    }
+
+    fn etcds() -> Components {
+        druid::components("druid", &[], &[])
+    }
+
+    #[test]
+    fn nothing_is_asked_about_without_a_protection() {
+        let guarded = Guarded::default();
+        let managed = Managed { guarded: &guarded, sighted: &Sighted::default(), discovery: &discovery() };
+        let webhooks = plan_as(|wanted| plan(&Wanted { managed, ..wanted.clone() }));
+        assert!(!webhooks.iter().any(|webhook| webhook.name.starts_with("components")));
+    }
+
+    #[test]
+    fn scales_and_claims_are_asked_about_where_there_are_components() {
+        assert_eq!(
+            names(&planned(etcds(), &Sighted::default())),
+            ["etcd-components", "etcd-components-status"]
+        );
+        let mut sighted = Sighted::default();
+        sighted.parents.insert(etcds().parent, [("shop".to_owned(), "main".to_owned())].into());
+        sighted
+            .scaled
+            .insert(("apps".to_owned(), "statefulsets".to_owned()), ["shop/main".to_owned()].into());
+        let webhooks = planned(etcds(), &sighted);
+        let all =
+            ["etcd-components", "etcd-components-status", "etcd-components-scale", "etcd-components-claims"];
+        assert_eq!(names(&webhooks), all);
+        assert_eq!(
+            condition(&webhooks[2], "component"),
+            Some(r#"(request.namespace + '/' + request.name) in ["shop/main"]"#)
+        );
+        let namespaces = webhooks[3].namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap();
+        assert_eq!(namespaces[0].values.as_deref(), Some(&["shop".to_owned()][..]));
+    }
+
+    #[test]
+    fn operators_and_members_are_not_asked_about() {
+        let webhooks = planned(etcds(), &Sighted::default());
+        for webhook in &webhooks {
+            assert_eq!(
+                condition(webhook, "not-by-operator"),
+                Some(r#"!(request.userInfo.username in ["druid"])"#)
+            );
+            assert_eq!(condition(webhook, "staying"), Some("!has(oldObject.metadata.deletionTimestamp)"));
+            assert!(
+                webhook.object_selector.as_ref().unwrap().match_expressions.is_some(),
+                "{}",
+                webhook.name
+            );
+        }
+        let free = condition(&webhooks[0], "not-free").unwrap();
+        assert!(free.contains(r#"request.resource.resource == "leases""#), "{free}");
+        assert!(free.contains(r#""system:serviceaccount:" + request.namespace + ":" + oldObject.metadata.labels["app.kubernetes.io/part-of"]"#), "{free}");
+    }
+
+    #[test]
+    fn owned_components_are_told_by_an_expression() {
+        let owned = Components { chosen: Chosen::Owned, parent_label: None, ..etcds() };
+        let webhooks = planned(owned, &Sighted::default());
+        let expression = condition(&webhooks[0], "owned").unwrap();
+        assert!(
+            expression
+                .contains(r#"o.kind == "Etcd" && o.apiVersion.startsWith("druid.gardener.cloud/") && true"#),
+            "{expression}"
+        );
+        assert!(webhooks[0].object_selector.as_ref().unwrap().match_expressions.is_none());
+    }
+}
