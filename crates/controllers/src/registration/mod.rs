@@ -288,7 +288,7 @@ impl Keeper<'_> {
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
-                let written = self.put(live, plan(&wanted), &expected, &material).await?;
+                let put = self.put(live, plan(&wanted), &expected, &material).await?;
                 let of_budgets =
                     budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
                 let of_flows =
@@ -305,7 +305,13 @@ impl Keeper<'_> {
                     policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
                 let carries = carries
                     .chain(named.iter().map(|(name, uid, generation)| (&**name, &***uid, *generation)));
-                Ok(Outcome { there: true, written, carries: Some(Carried::of(carries)) })
+                Ok(match put {
+                    Put::Whole { written } => {
+                        Outcome { there: true, written, carries: Some(Carried::of(carries)) }
+                    }
+                    // Nobody can tell whose it is that is missing.
+                    Put::InPart { written } => Outcome { there: true, written, carries: None },
+                })
             }
         }
     }
@@ -327,7 +333,7 @@ impl Keeper<'_> {
         webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
         expected: &BTreeMap<String, String>,
         material: &Material,
-    ) -> Result<bool, RegistrationError> {
+    ) -> Result<Put, RegistrationError> {
         let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
             metadata: ObjectMeta { name: Some(names::PALISADE.to_owned()), ..ObjectMeta::default() },
             webhooks: None,
@@ -340,7 +346,7 @@ impl Keeper<'_> {
         desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
         if live.as_ref() == Some(&desired) {
-            return Ok(false);
+            return Ok(Put::Whole { written: false });
         }
         if !self.answers {
             let Probe { address, .. } = &self.settings.probe;
@@ -352,15 +358,65 @@ impl Keeper<'_> {
         // It may have been removed just now by somebody who marked the Lease first.
         let client = self.configurations.clone().into_client();
         if live.is_none() && leadership::is_suspended(client, &self.settings.own_namespace).await? {
-            return Ok(false);
+            return Ok(Put::InPart { written: false });
         }
-        match live {
-            None => self.configurations.create(&post, &desired).await?,
-            Some(_) => self.configurations.replace(names::PALISADE, &post, &desired).await?,
-        };
+        let mut whole = true;
+        loop {
+            let written = match &live {
+                None => self.configurations.create(&post, &desired).await,
+                Some(_) => self.configurations.replace(names::PALISADE, &post, &desired).await,
+            };
+            match written {
+                Ok(_) => break,
+                // One policy that the API server does not take shall not keep all others from being enforced.
+                Err(kube::Error::Api(status))
+                    if status.code == 422 && drop_refused(&mut desired, &status) =>
+                {
+                    whole = false;
+                    if live.as_ref() == Some(&desired) {
+                        return Ok(Put::InPart { written: false });
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         tracing::info!(webhooks = desired.webhooks.as_ref().map_or(0, Vec::len), "wrote the registration");
-        Ok(true)
+        Ok(if whole { Put::Whole { written: true } } else { Put::InPart { written: true } })
     }
+}
+
+/// What came of keeping the registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Put {
+    Whole {
+        written: bool,
+    },
+    /// Without what the API server did not take.
+    InPart {
+        written: bool,
+    },
+}
+
+/// Takes the webhooks out that the API server refused, and says whether there are any.
+fn drop_refused(desired: &mut ValidatingWebhookConfiguration, status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let refused: BTreeSet<usize> = causes.filter_map(|cause| refused_webhook(&cause.field)).collect();
+    let Some(webhooks) = &mut desired.webhooks else { return false };
+    for number in refused.iter().rev().filter(|number| **number < webhooks.len()).copied().collect::<Vec<_>>()
+    {
+        let webhook = webhooks.remove(number);
+        tracing::error!(
+            webhook = webhook.name,
+            why = status.message,
+            "the API server refuses a webhook; it is left out"
+        );
+    }
+    !refused.is_empty()
+}
+
+/// `webhooks[3].namespaceSelector.matchExpressions[0].values[0]`
+fn refused_webhook(field: &str) -> Option<usize> {
+    field.strip_prefix("webhooks[")?.split_once(']')?.0.parse().ok()
 }
 
 /// Whose pods flow controls are for. One that is being created may be for all; one that nobody can read is.
@@ -391,4 +447,17 @@ fn announced_providers(expected: &BTreeMap<String, String>) -> impl Iterator<Ite
 /// Whether it leads to us. Its details are the leader's business.
 fn is_ours(live: &ValidatingWebhookConfiguration) -> bool {
     live.labels().get(names::MANAGED_BY.0).is_some_and(|by| by == names::MANAGED_BY.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_is_refused_is_told_by_its_field() {
+        assert_eq!(refused_webhook("webhooks[3].namespaceSelector.matchExpressions[0].values[0]"), Some(3));
+        assert_eq!(refused_webhook("webhooks[12]"), Some(12));
+        assert_eq!(refused_webhook("metadata.name"), None);
+        assert_eq!(refused_webhook("webhooks"), None);
+    }
 }

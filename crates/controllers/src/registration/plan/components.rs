@@ -15,6 +15,8 @@ use super::{NAMES_TOLD, Wanted, changes, rule, sound};
 use crate::registration::coverage::Namespaces;
 
 const PATH: &str = "/admit/components";
+/// What the API server takes, by far.
+const LONGEST_EXPRESSION: usize = 64 << 10;
 
 /// What there is of components, and how it is served.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +79,10 @@ impl Protection<'_> {
         rules: Vec<RuleWithOperations>,
         conditions: Vec<(&str, String)>,
     ) -> Option<ValidatingWebhook> {
+        // All of them only narrow what is asked about.
         let conditions = conditions
             .into_iter()
+            .filter(|(_, expression)| expression.len() <= LONGEST_EXPRESSION)
             .map(|(name, expression)| MatchCondition { name: name.to_owned(), expression })
             .collect();
         (!rules.is_empty()).then(|| ValidatingWebhook {
