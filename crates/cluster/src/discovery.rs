@@ -104,6 +104,22 @@ pub async fn served_otherwise(discovery: &mut watch::Receiver<Option<Discovery>>
 }
 
 impl Served {
+    /// One that can be listed and watched, and has no other names.
+    pub fn new(group: &str, version: &str, kind: &str, plural: &str, namespaced: bool) -> Self {
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced,
+            listable: true,
+            watchable: true,
+            scalable: false,
+        }
+    }
+
     /// `/apis/apps/v1/deployments`, in a namespace or in all.
     pub fn path(&self, namespace: Option<&str>) -> String {
         let Self { group, version, plural, .. } = self;

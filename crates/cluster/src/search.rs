@@ -16,6 +16,7 @@ use palisade_engine::{
     Answer, Definition, Doomed, Judged, Kind, Object, Place, Search, Subject, Unknown, World,
 };
 
+use crate::critical::version_of;
 use crate::discovery::{Discovery, Served, discover};
 use crate::lineage::Lineage;
 use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri, segment};
@@ -101,19 +102,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     let mut reasons = Vec::new();
     let mut answered = false;
     for version in &definition.served_versions {
-        let served = Served {
-            group: definition.group.clone(),
-            version: version.clone(),
-            kind: definition.kind.clone(),
-            plural: definition.plural.clone(),
-            singular: String::new(),
-            short_names: Vec::new(),
-            // A path without a namespace shows all, and an object that has none is read without one.
-            namespaced: true,
-            listable: true,
-            watchable: true,
-            scalable: false,
-        };
+        let served = version_of(definition, version);
         let search = KindSearch { world, served: &served, namespace: None, judge, must_be_served: true };
         match search.run().await {
             Ok(found) => return Ok(Search { found, unreachable: Vec::new() }),

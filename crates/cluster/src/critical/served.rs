@@ -112,16 +112,5 @@ impl LiveWorld {
 /// One version of what a definition defines.
 pub(crate) fn version_of(definition: &Definition, version: &str) -> Served {
     let Definition { group, plural, kind, namespaced, .. } = definition;
-    Served {
-        group: group.clone(),
-        version: version.to_owned(),
-        kind: kind.clone(),
-        plural: plural.clone(),
-        singular: String::new(),
-        short_names: Vec::new(),
-        namespaced: *namespaced,
-        listable: true,
-        watchable: true,
-        scalable: false,
-    }
+    Served::new(group, version, kind, plural, *namespaced)
 }

@@ -122,18 +122,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_another_server_serves_is_named() {
-        let served = palisade_cluster::Served {
-            group: "example.com".into(),
-            version: "v1".into(),
-            kind: "Widget".into(),
-            plural: "widgets".into(),
-            singular: String::new(),
-            short_names: Vec::new(),
-            namespaced: true,
-            listable: true,
-            watchable: true,
-            scalable: false,
-        };
+        let served = palisade_cluster::Served::new("example.com", "v1", "Widget", "widgets", true);
         let aggregated = ["example.com".to_owned()].into();
         let discovery = Discovery { resources: vec![served], aggregated, ..Discovery::default() };
         let now = Timestamp::UNIX_EPOCH;

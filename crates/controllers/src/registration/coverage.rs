@@ -150,18 +150,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn served(group: &str, kind: &str, plural: &str, namespaced: bool) -> Served {
-        Served {
-            group: group.into(),
-            version: "v1".into(),
-            kind: kind.into(),
-            plural: plural.into(),
-            singular: String::new(),
-            short_names: Vec::new(),
-            namespaced,
-            listable: true,
-            watchable: true,
-            scalable: false,
-        }
+        Served::new(group, "v1", kind, plural, namespaced)
     }
 
     fn discovery() -> Discovery {

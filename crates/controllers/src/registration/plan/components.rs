@@ -276,18 +276,7 @@ mod tests {
     use std::sync::Arc;
 
     fn served(group: &str, kind: &str, plural: &str, scalable: bool) -> Served {
-        Served {
-            group: group.into(),
-            version: "v1".into(),
-            kind: kind.into(),
-            plural: plural.into(),
-            singular: String::new(),
-            short_names: Vec::new(),
-            namespaced: true,
-            listable: true,
-            watchable: true,
-            scalable,
-        }
+        Served { scalable, ..Served::new(group, "v1", kind, plural, true) }
     }
 
     fn discovery() -> Discovery {
