@@ -7,14 +7,18 @@ use std::time::Duration;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use palisade_api::components::druid;
 use palisade_api::gates::FeatureGates;
+use palisade_api::names;
 use palisade_cluster::budgets::{Budgets, snapshot};
+use palisade_cluster::components::Guarded;
 use palisade_cluster::flow::Flows;
 use palisade_cluster::{Discovery, Ledger, Live, Served, discover, list_protections, segment};
 use palisade_engine::{
-    Action, Code, Expects, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose,
+    Action, Code, Expects, Kind, Object, ProtectedComponents, Review, Settings, Subject, User, Verdict,
+    decide, prose,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -43,7 +47,9 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let settings = Settings { own_namespace: args.palisade_namespace, gates: FeatureGates::default() };
     let user = myself(&client).await?;
     let protections = list_protections(client.clone()).await?.protections;
-    let mut live = Live::new(client.clone(), move || protections.clone());
+    let guarded = Guarded { built_in: etcd_components(&client).await.map(Arc::new), ..Guarded::default() };
+    let (_guarded, guarded) = watch::channel(Some(guarded));
+    let mut live = Live::new(client.clone(), move || protections.clone()).with_components(guarded);
     if is_pod {
         let index = Arc::new(snapshot(&client, namespace).await?);
         let (_sender, discovery) = watch::channel(Some(discovery));
@@ -121,6 +127,21 @@ fn object(words: &[String]) -> Result<(String, String), Error> {
 fn find(discovery: &Discovery, word: &str) -> Result<Served, Error> {
     let found = discovery.resources.iter().find(|served| served.is_called(word)).cloned();
     found.ok_or_else(|| format!("the cluster serves no resource \"{word}\"").into())
+}
+
+/// etcd-druid's components, if the replicas protect them. They were told by flags, and tell by what they registered.
+async fn etcd_components(client: &Client) -> Option<ProtectedComponents> {
+    let path =
+        format!("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{}", names::PALISADE);
+    let configuration: Value = serde_json::from_str(&get(client, &path).await.ok()?).ok()?;
+    let webhooks = configuration["webhooks"].as_array()?;
+    let webhook = webhooks.iter().find(|webhook| webhook["name"] == "etcd-components.palisade.dev")?;
+    let conditions = webhook["matchConditions"].as_array()?;
+    let operators = conditions.iter().find(|condition| condition["name"] == "not-by-operator")?;
+    let (_, list) = operators["expression"].as_str()?.split_once(" in ")?;
+    let operators: Vec<String> = serde_json::from_str(list.trim_end_matches(')')).ok()?;
+    let components = druid::components(operators.first()?, &[druid::EXEMPT.to_owned()], &[]);
+    Some(ProtectedComponents { name: None, components: Ok(components) })
 }
 
 /// Who the API server takes us for.

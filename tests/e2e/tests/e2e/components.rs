@@ -142,6 +142,9 @@ fn only_etcd_druid_changes_and_deletes_what_it_manages() {
                 &says("change"),
             );
         }
+        let refused = cluster.kubectl(&format!("delete configmap main -n {ns}")).await;
+        let why = crate::command_line::palisade(cluster, &format!("why configmap main -n {ns}")).await;
+        assert!(!why.ok && refused.err.contains(why.out.trim()), "{why:?} beside {refused:?}");
         let claim = format!("delete pvc data-main-0 -n {ns} --dry-run=server");
         denied(&cluster.kubectl(&claim).await, "Forbidden", &says("delete"));
         denied(
