@@ -97,7 +97,9 @@ pub(crate) fn conditions() -> Value {
 pub(crate) const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// What the name of most objects looks like.
 pub(crate) const SUBDOMAIN: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
-const LABEL_KEY: &str = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$";
+/// What the key of a label or an annotation looks like.
+pub(crate) const LABEL_KEY: &str =
+    "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$";
 
 fn label_value() -> Value {
     json!({"type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$"})

@@ -20,6 +20,7 @@ mod review;
 mod verdict;
 mod world;
 
+pub use guards::components::component_parent;
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use order::{Deadlock, Own, carried_by_own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};

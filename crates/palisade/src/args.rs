@@ -86,7 +86,8 @@ pub(crate) struct RunArgs {
     pub(crate) enable_etcd_components_webhook: bool,
 
     /// The account that etcd-druid runs as.
-    #[arg(long, value_name = "USER", default_value = druid::RECONCILER)]
+    #[arg(long, value_name = "USER", default_value = druid::RECONCILER,
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) reconciler_service_account: String,
 
     /// Who else may change an Etcd's components while nothing is in progress, and delete them while it is being deleted:

@@ -59,6 +59,8 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
             kinds: vec![GroupKind::new("coordination.k8s.io", "Lease")],
             users: UserTemplate::read("system:serviceaccount:{namespace}:{parent}").into_iter().collect(),
         }],
+        // The list that is given is all there is.
+        collects: false,
     }
 }
 

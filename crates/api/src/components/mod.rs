@@ -53,6 +53,8 @@ pub struct Components {
     /// The same for its deletion.
     pub deleting: Vec<StateRule>,
     pub free_updates: Vec<FreeUpdates>,
+    /// Whether the garbage collector may clean up after a parent that goes, though nobody exempts it.
+    pub collects: bool,
 }
 
 /// A kind, in every version of its group.
@@ -217,18 +219,27 @@ impl Components {
             parent: GroupKind::read("spec.parent", &written.parent)?,
             kinds: kinds.into_iter().map(|of| ComponentKind { of, deletions_only: false }).collect(),
             chosen,
-            parent_label: written.parent_label.filter(|label| !label.is_empty()),
+            parent_label: key("spec.parentLabel", written.parent_label)?,
             operators: written.operators.into_iter().collect(),
             exempt: Exemptions::of(written.exempt.as_ref()),
-            disable_annotation: written.disable_annotation.filter(|annotation| !annotation.is_empty()),
+            disable_annotation: key("spec.disableAnnotation", written.disable_annotation)?,
             free_updates: free.collect::<Result<_, String>>()?,
             reconciling: states("spec.reconciling", written.reconciling)?,
             deleting: states("spec.deleting", written.deleting)?,
+            collects: true,
         })
     }
 
     pub fn kind(&self, group: &str, kind: &str) -> Option<&ComponentKind> {
         self.kinds.iter().find(|each| each.of.is(group, kind))
+    }
+}
+
+/// The key of a label or an annotation, if one is given.
+fn key(field: &str, written: Option<String>) -> Result<Option<String>, String> {
+    match written.filter(|key| !key.is_empty()) {
+        Some(key) if !crate::labels::is_key(&key) => Err(format!("{field}: \"{key}\" is no key")),
+        key => Ok(key),
     }
 }
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{GROUP, KIND, PLURAL, VERSION};
 use crate::schema::{
-    Definition, age, column, conditions, count, enforced, exempt, label_selector, moment, text, wide,
+    Definition, LABEL_KEY, age, column, conditions, count, enforced, exempt, label_selector, moment, text,
+    wide,
 };
 
 /// The definition as an object.
@@ -44,11 +45,11 @@ fn spec() -> Value {
                 "description": "What is protected. A workload's scale is included."},
             "selector": label_selector("Which labels components have.", false),
             "ownedByParent": {"type": "boolean", "description": "Components are what has an owner reference to a parent."},
-            "parentLabel": {"type": "string", "maxLength": 317,
+            "parentLabel": {"type": "string", "maxLength": 317, "pattern": LABEL_KEY,
                 "description": "The label that holds the parent's name. Without it, the owner reference tells."},
             "operators": users("Who may change components at any time: user names, such as system:serviceaccount:NAMESPACE:NAME.", 1),
             "exempt": exempt("Who may change components while nothing is in progress, and delete them while the parent is being deleted."),
-            "disableAnnotation": {"type": "string", "maxLength": 317,
+            "disableAnnotation": {"type": "string", "maxLength": 317, "pattern": LABEL_KEY,
                 "description": "An annotation on a parent that switches the protection of its components off, whatever its value."},
             "reconciling": states("When the parent is being reconciled: all of these hold. Then nobody but the operators may change anything."),
             "deleting": states("When the parent is being deleted, besides by a deletionTimestamp: all of these hold."),
@@ -82,7 +83,7 @@ fn kind(about: &str) -> Value {
 
 fn users(about: &str, least: usize) -> Value {
     json!({"type": "array", "minItems": least, "maxItems": 256, "description": about,
-        "items": {"type": "string", "minLength": 1, "maxLength": 512}})
+        "items": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": "^[^\\x00-\\x1f]+$"}})
 }
 
 fn states(about: &str) -> Value {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use crate::objects::{Change, resource, status_of, watch_objects};
 
 pub(crate) use question::list_protections;
-pub use sight::{Sighted, watch_components};
+pub use sight::{Scaled, Sighted, watch_components};
 
 /// A `ComponentProtection`, as it was last seen.
 #[derive(Clone, Debug)]

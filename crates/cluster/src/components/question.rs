@@ -136,7 +136,7 @@ fn makes(set: &Object<'_>, claim: &str) -> bool {
             .strip_prefix(&*metadata.name)
             .and_then(|rest| rest.strip_prefix('-')?.strip_prefix(&*set.metadata.name)?.strip_prefix('-'));
         ordinal
-            .is_some_and(|ordinal| !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit()))
+            .is_some_and(|ordinal| ordinal.parse::<u32>().is_ok_and(|number| number.to_string() == ordinal))
     })
 }
 
@@ -177,6 +177,7 @@ mod tests {
     #[case("logs-main-1", true)]
     #[case("data-main-", false)]
     #[case("data-main-0x", false)]
+    #[case("data-main-00", false)]
     #[case("data-main-2-0", false)]
     #[case("data-other-0", false)]
     fn a_claim_is_known_by_its_name(#[case] claim: &str, #[case] is: bool) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use palisade_api::components::{Chosen, GroupKind};
-use palisade_engine::Object;
+use palisade_engine::{Object, ProtectedComponents, component_parent};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -24,8 +24,17 @@ const GATHER: Duration = Duration::from_millis(300);
 pub struct Sighted {
     /// Parents by kind, as namespace and name; a namespace is empty for what has none.
     pub parents: BTreeMap<GroupKind, BTreeSet<(String, String)>>,
-    /// Components that can be scaled, as `(group, plural)` and `namespace/name`.
-    pub scaled: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Components that can be scaled and whose parents are there, by protection.
+    pub scaled: BTreeMap<Option<String>, BTreeSet<Scaled>>,
+}
+
+/// A component that can be scaled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scaled {
+    pub group: String,
+    pub plural: String,
+    pub namespace: String,
+    pub name: String,
 }
 
 /// One watch.
@@ -33,20 +42,21 @@ pub struct Sighted {
 struct Feed {
     path: String,
     selector: Option<String>,
-    /// Only what this kind owns.
-    owner: Option<GroupKind>,
     what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Parents(GroupKind),
-    Scaled(String, String),
+    /// Of a protection, by group and plural.
+    Scaled(Option<String>, String, String),
 }
 
-type Names = Arc<Mutex<Mirror<(String, String), ()>>>;
+/// By namespace and name, with the parent's name.
+type Names = Arc<Mutex<Mirror<(String, String), String>>>;
 
 struct Watched {
+    protected: Option<Arc<ProtectedComponents>>,
     names: Names,
     task: JoinHandle<()>,
 }
@@ -71,14 +81,26 @@ pub async fn watch_components(
     loop {
         let wanted = match (&*guarded.borrow_and_update(), &*discovery.borrow_and_update()) {
             (Some(guarded), Some(discovery)) if *active.borrow_and_update() => wanted(guarded, discovery),
-            _ => BTreeSet::new(),
+            _ => BTreeMap::new(),
         };
-        watched.retain(|feed, _| wanted.contains(feed));
-        for feed in wanted {
+        // One that asks for something else is watched anew.
+        watched.retain(|feed, watched| {
+            wanted.get(feed).is_some_and(|protected| match (protected, &watched.protected) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (one, other) => one.is_none() && other.is_none(),
+            })
+        });
+        for (feed, protected) in wanted {
             watched.entry(feed.clone()).or_insert_with(|| {
                 let names = Names::default();
-                let task = tokio::spawn(keep(client.clone(), feed, names.clone(), noticed_tx.clone()));
-                Watched { names, task }
+                let task = tokio::spawn(keep(
+                    client.clone(),
+                    feed,
+                    protected.clone(),
+                    names.clone(),
+                    noticed_tx.clone(),
+                ));
+                Watched { protected, names, task }
             });
         }
         loop {
@@ -99,16 +121,33 @@ pub async fn watch_components(
 fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Sighted>) {
     let mut sighted = Sighted::default();
     for (feed, Watched { names, .. }) in watched {
-        let names = lock(names);
-        match &feed.what {
-            What::Parents(kind) => {
-                sighted.parents.entry(kind.clone()).or_default().extend(names.keys().cloned());
-            }
-            What::Scaled(group, plural) => {
-                let all = names.keys().map(|(namespace, name)| format!("{namespace}/{name}"));
-                sighted.scaled.entry((group.clone(), plural.clone())).or_default().extend(all);
-            }
+        if let What::Parents(kind) = &feed.what {
+            sighted.parents.entry(kind.clone()).or_default().extend(lock(names).keys().cloned());
         }
+    }
+    for (feed, Watched { names, protected, .. }) in watched {
+        let (What::Scaled(protection, group, plural), Some(protected)) = (&feed.what, protected) else {
+            continue;
+        };
+        let Ok(components) = &protected.components else { continue };
+        // Whoever labels a workload of their own does not make it anybody's.
+        let parents = sighted.parents.get(&components.parent);
+        let has_parent = |namespace: &str, parent: &str| {
+            let is = |namespace: &str| {
+                parents.is_some_and(|all| all.contains(&(namespace.to_owned(), parent.to_owned())))
+            };
+            is(namespace) || is("")
+        };
+        let names = lock(names);
+        let scaled = names.iter().filter(|((namespace, _), parent)| has_parent(namespace, parent)).map(
+            |((namespace, name), _)| Scaled {
+                group: group.clone(),
+                plural: plural.clone(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+            },
+        );
+        sighted.scaled.entry(protection.clone()).or_default().extend(scaled);
     }
     published.send_if_modified(|known| {
         let changed = *known != sighted;
@@ -117,39 +156,44 @@ fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Sighted>
     });
 }
 
-fn wanted(guarded: &Guarded, discovery: &Discovery) -> BTreeSet<Feed> {
-    let mut wanted = BTreeSet::new();
-    for (_, components) in guarded.readable() {
+fn wanted(guarded: &Guarded, discovery: &Discovery) -> BTreeMap<Feed, Option<Arc<ProtectedComponents>>> {
+    let mut wanted = BTreeMap::new();
+    for protected in guarded.all() {
+        let Ok(components) = &protected.components else { continue };
         let parent = &components.parent;
         if let Some(served) = discovery.find(&parent.group, &parent.kind).filter(|served| served.watchable) {
             let what = What::Parents(parent.clone());
-            wanted.insert(Feed { path: served.path(None), selector: None, owner: None, what });
+            wanted.insert(Feed { path: served.path(None), selector: None, what }, None);
         }
         for kind in components.kinds.iter().filter(|kind| !kind.deletions_only) {
             let served = discovery.find(&kind.of.group, &kind.of.kind);
             let Some(served) = served.filter(|served| served.watchable && served.scalable) else { continue };
-            let (selector, owner) = match &components.chosen {
-                Chosen::Labelled(rule) => (Some(rule.query()), None),
-                Chosen::Owned => (None, Some(parent.clone())),
+            let selector = match &components.chosen {
+                Chosen::Labelled(rule) => Some(rule.query()),
+                Chosen::Owned => None,
             };
-            let what = What::Scaled(served.group.clone(), served.plural.clone());
-            wanted.insert(Feed { path: served.path(None), selector, owner, what });
+            let what = What::Scaled(protected.name.clone(), served.group.clone(), served.plural.clone());
+            wanted.insert(Feed { path: served.path(None), selector, what }, Some(protected.clone()));
         }
     }
     wanted
 }
 
-async fn keep(client: Client, wanted: Feed, names: Names, noticed: Arc<watch::Sender<()>>) {
+async fn keep(
+    client: Client,
+    wanted: Feed,
+    protected: Option<Arc<ProtectedComponents>>,
+    names: Names,
+    noticed: Arc<watch::Sender<()>>,
+) {
     let query: Vec<(&str, &str)> =
         wanted.selector.iter().map(|selector| ("labelSelector", &**selector)).collect();
     let source = Source { client: &client, path: &wanted.path, query: &query, metadata_only: true };
-    let owned = |object: &Object<'_>| {
-        wanted.owner.as_ref().is_none_or(|kind| {
-            object.metadata.owners.iter().any(|owner| {
-                let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-                kind.is(group, &owner.kind)
-            })
-        })
+    let components = protected.as_ref().map(|protected| &protected.components);
+    let parent = |object: &Object<'_>| match components {
+        None => Some(String::new()),
+        Some(Ok(components)) => component_parent(&object.metadata, components),
+        Some(Err(_)) => None,
     };
     follow(&source, |fed| match fed {
         Ok(fed) => {
@@ -157,7 +201,7 @@ async fn keep(client: Client, wanted: Feed, names: Names, noticed: Arc<watch::Se
                 let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
                 (namespace.to_owned(), object.metadata.name.to_string())
             };
-            let read = |object: &Object<'_>| Ok::<_, ()>(owned(object).then_some(()));
+            let read = |object: &Object<'_>| Ok::<_, ()>(parent(object));
             if !lock(&names).take(&fed, key, read).is_empty() || matches!(fed, Fed::Complete(_)) {
                 noticed.send_replace(());
             }

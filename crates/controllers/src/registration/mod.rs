@@ -405,11 +405,8 @@ fn drop_refused(desired: &mut ValidatingWebhookConfiguration, status: &kube::cor
     for number in refused.iter().rev().filter(|number| **number < webhooks.len()).copied().collect::<Vec<_>>()
     {
         let webhook = webhooks.remove(number);
-        tracing::error!(
-            webhook = webhook.name,
-            why = status.message,
-            "the API server refuses a webhook; it is left out"
-        );
+        let why: String = status.message.chars().take(500).collect();
+        tracing::error!(webhook = webhook.name, why, "the API server refuses a webhook; it is left out");
     }
     !refused.is_empty()
 }

@@ -17,9 +17,13 @@ use serde_json::Value;
 
 use crate::object::{Metadata, Object};
 use crate::pod::Part;
-use crate::review::{Action, Portion, Review, Subject};
+use crate::review::{Action, Portion, Review, Subject, User};
 use crate::verdict::{Change, Code, Finding, Found, Guard, Lift, Managed, Reason, State, Warning};
 use crate::world::{Answer, Parent, ProtectedComponents, Unknown, World};
+
+/// Who collects garbage, with and without an account of its own.
+const COLLECTORS: [&str; 2] =
+    ["system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager"];
 
 pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl World, found: &mut Found) {
     let Some(change) = change(subject, review) else { return };
@@ -75,37 +79,60 @@ async fn judge(
     if kind.deletions_only && change != Change::Delete || components.operators.contains(&*review.user.name) {
         return;
     }
-    let parent_name = match parent_of(subject, components, world).await {
-        Ok(Some(parent)) => parent,
-        Ok(None) => return,
+    let parents = match parents_of(subject, components, world).await {
+        Ok(parents) => parents,
         Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Components, unknown)),
     };
-    if change == Change::Update && may_update(subject, components, &review.user.name, &parent_name) {
-        return;
-    }
-    let parent = match world.parent(&components.parent, subject.namespace(), &parent_name).await {
-        Ok(Some(parent)) => parent,
-        Ok(None) => {
-            return found.warnings.push(Warning::NoParent(components.parent.kind.clone(), parent_name));
+    let mut missing = Vec::new();
+    let mut is_there = false;
+    for name_of_parent in parents {
+        if change == Change::Update && may_update(subject, components, &review.user.name, &name_of_parent) {
+            continue;
         }
-        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Components, unknown)),
-    };
-    let Parent { about, object } = parent;
+        let parent = match world.parent(&components.parent, subject.namespace(), &name_of_parent).await {
+            Ok(Some(parent)) => parent,
+            Ok(None) => {
+                missing.push(Warning::NoParent(components.parent.kind.clone(), name_of_parent));
+                continue;
+            }
+            Err(unknown) => {
+                found.findings.push(Finding::unreadable(Guard::Components, unknown));
+                continue;
+            }
+        };
+        is_there = true;
+        found.findings.extend(refusal(parent, change, &review.user, components, name));
+    }
+    if !is_there {
+        found.warnings.extend(missing);
+    }
+}
+
+/// Why a parent does not allow it, if so.
+fn refusal(
+    Parent { about, object }: Parent,
+    change: Change,
+    user: &User<'_>,
+    components: &Components,
+    name: Option<&String>,
+) -> Option<Finding> {
     let switched_off =
         |annotation: &String| !object["metadata"]["annotations"][annotation.as_str()].is_null();
     if components.disable_annotation.as_ref().is_some_and(switched_off) {
-        return;
+        return None;
     }
     let state = state_of(&object, components);
-    let groups = review.user.groups.iter().map(AsRef::as_ref);
-    let exempt = components.exempt.cover(&review.user.name, groups);
-    let allowed = match state {
-        State::Deleting => exempt && change == Change::Delete,
-        State::Reconciling => false,
-        State::AtRest => exempt,
+    let exempt = components.exempt.cover(&user.name, user.groups.iter().map(AsRef::as_ref));
+    let cleans_up = exempt || components.collects && COLLECTORS.contains(&&*user.name);
+    let allowed = match (state, change) {
+        (State::Deleting, Change::Delete) => cleans_up,
+        // Who leaves dependents behind takes their owner references away.
+        (State::Deleting, Change::Update) => cleans_up && is_orphaning(&object),
+        (State::Deleting | State::Reconciling, _) => false,
+        (State::AtRest, _) => exempt,
     };
     if allowed {
-        return;
+        return None;
     }
     let lift = components.disable_annotation.as_ref().map(|annotation| {
         let namespace =
@@ -115,36 +142,35 @@ async fn judge(
             about.kubectl_name, about.name
         ))
     });
-    let managed = Managed { protection: name.cloned(), parent: about, change, state };
-    found.findings.push(Finding {
-        guard: Guard::Components,
-        code: Code::Forbidden,
-        reason: Reason::Managed(managed),
-        lift,
-    });
+    let reason = Reason::Managed(Managed { protection: name.cloned(), parent: about, change, state });
+    Some(Finding { guard: Guard::Components, code: Code::Forbidden, reason, lift })
 }
 
-/// The name of the parent; `None` for what is no component.
-async fn parent_of(
+fn is_orphaning(parent: &Value) -> bool {
+    parent["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|each| each == "orphan"))
+}
+
+/// The names of its parents: none for what is no component, and two for a claim whose labels say another than the
+/// `StatefulSet` that it was made by. Labels of claims are anybody's to change.
+async fn parents_of(
     subject: &Subject<'_>,
     components: &Components,
     world: &impl World,
-) -> Answer<Option<String>> {
-    let metadata = &subject.object.metadata;
-    if let Some(parent) = parent_by_metadata(metadata, components) {
-        return Ok(Some(parent));
+) -> Answer<Vec<String>> {
+    let mut parents: Vec<String> =
+        component_parent(&subject.object.metadata, components).into_iter().collect();
+    if let Some(namespace) = subject.namespace()
+        && subject.kind.is_claim()
+    {
+        let by_metadata = |metadata: &Metadata<'_>| component_parent(metadata, components);
+        let claimant = world.claimed_by(components, namespace, subject.name(), &by_metadata).await?;
+        parents.extend(claimant.filter(|name| !parents.contains(name)));
     }
-    // A claim outlives what it was made from, and the labels that it was made with.
-    match subject.namespace() {
-        Some(namespace) if subject.kind.is_claim() => {
-            let by_metadata = |metadata: &Metadata<'_>| parent_by_metadata(metadata, components);
-            world.claimed_by(components, namespace, subject.name(), &by_metadata).await
-        }
-        _ => Ok(None),
-    }
+    Ok(parents)
 }
 
-fn parent_by_metadata(metadata: &Metadata<'_>, components: &Components) -> Option<String> {
+/// The name of the parent, as the metadata of a component tells; `None` for what is no component.
+pub fn component_parent(metadata: &Metadata<'_>, components: &Components) -> Option<String> {
     let owner = || {
         let is_parent = |api_version: &str, kind: &str| {
             let group = api_version.split_once('/').map_or("", |(group, _)| group);

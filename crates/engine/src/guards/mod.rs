@@ -4,7 +4,7 @@
 
 mod budgets;
 mod cascade;
-mod components;
+pub(crate) mod components;
 mod critical;
 pub(crate) mod flow;
 mod labels;

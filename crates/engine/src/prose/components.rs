@@ -17,7 +17,13 @@ pub(super) fn refusal(verdict: &Verdict, about: &About) -> Option<String> {
             _ => return None,
         }
     }
-    managed.then(|| format!("{} is managed by an operator: {}.", subject(about), because.join("; ")))
+    let unlifted = verdict.findings.iter().find_map(|finding| match (&finding.reason, &finding.lift) {
+        (Reason::Managed(Managed { protection: Some(name), .. }), None) => Some(name),
+        _ => None,
+    });
+    let ask =
+        unlifted.map(|name| format!(" kubectl get cprot {name} -o yaml shows who may.")).unwrap_or_default();
+    managed.then(|| format!("{} is managed by an operator: {}.{ask}", subject(about), because.join("; ")))
 }
 
 /// `it is a component of etcd.druid.gardener.cloud "shop/main", which is being reconciled, and only etcd-druid may delete it`

@@ -227,6 +227,29 @@ fn a_claim_is_known_by_its_labels_or_by_its_name_and_may_be_updated() {
     assert!(!claim(&bare, How::Delete, Some("main")));
     assert!(claim(&bare, How::Delete, None), "nobody's");
     assert!(claim(&labelled, How::Update, None));
+    // Labels that name another do not hide whose it is.
+    let relabelled = labelled.replace("main\"}", "nope\"}");
+    assert_ne!(relabelled, labelled);
+    let world = Given { claimant: Ok(Some("main".to_owned())), ..world(&at_rest()) };
+    let verdict = changed("PersistentVolumeClaim", &relabelled, &relabelled, How::Delete, "jane", &world);
+    assert!(prose::refusal(&verdict).unwrap().contains("\"shop/main\""));
+}
+
+#[test]
+fn the_garbage_collector_cleans_up_after_a_parent_that_goes() {
+    let spec = postgres(&json!({"ownedByParent": true}));
+    let owned = r#"{"metadata":{"name":"db","namespace":"shop","ownerReferences":[
+        {"apiVersion":"db.example/v1","kind":"Postgres","name":"main","uid":"u"}]}}"#;
+    let may = |parent: &Value| {
+        let world = generic(&spec, parent.clone());
+        [How::Update, How::Delete].map(|how| changed("Service", owned, owned, how, GC, &world).is_allowed())
+    };
+    let mut parent = json!({"metadata": {}});
+    assert_eq!(may(&parent), [false, false], "nobody exempts it");
+    parent["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(may(&parent), [false, true]);
+    parent["metadata"]["finalizers"] = json!(["orphan"]);
+    assert_eq!(may(&parent), [true, true], "it takes owner references away");
 }
 
 #[test]

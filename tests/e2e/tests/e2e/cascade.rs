@@ -1,6 +1,8 @@
 //! What would take a protected object down, end to end.
 
-use crate::cluster::{Cluster, allowed, denied, lifting, shared};
+use palisade_testkit::wait_until;
+
+use crate::cluster::{Cluster, EVENTUALLY, allowed, denied, lifting, shared};
 use crate::labels::definition;
 
 const LABEL: &str = "policy.kruise.io/delete-protection";
@@ -208,7 +210,10 @@ fn an_owner_stays_while_something_protected_would_be_collected_with_it() {
                 .kubectl(&format!("delete configmap top -n {ns} --cascade=foreground --timeout=60s"))
                 .await,
         );
-        assert!(!cluster.exists(&format!("configmap kept -n {ns}")).await, "all of it went");
+        // Nothing of it blocks its owner, so the collector may come a moment later.
+        let gone =
+            wait_until(EVENTUALLY, || async { !cluster.exists(&format!("configmap kept -n {ns}")).await });
+        assert!(gone.await, "all of it went");
     });
 }
 
@@ -246,7 +251,7 @@ fn a_deployment_stays_while_a_rule_protects_its_pods() {
         let orphan = format!("delete deployment web -n {ns} --cascade=orphan --dry-run=server");
         allowed(&cluster.kubectl(&orphan).await);
         cluster.must(&format!("delete rdp {ns}")).await;
-        let gone = palisade_testkit::wait_until(crate::cluster::SOON, || async {
+        let gone = wait_until(crate::cluster::SOON, || async {
             cluster.kubectl(&format!("delete deployment web -n {ns} --wait=false")).await.ok
         });
         assert!(gone.await);

@@ -230,6 +230,11 @@ fn a_claim_without_labels_is_known_by_the_template_it_comes_from() {
             ))
             .await;
         allowed(&cluster.kubectl(&format!("delete pvc data-other-0 -n {ns} --wait=false")).await);
+        // Labels that name another Etcd do not hide whose it is.
+        let nope = "app.kubernetes.io/managed-by=etcd-druid app.kubernetes.io/part-of=nope";
+        allowed(&cluster.kubectl(&format!("label pvc data-main-0 -n {ns} {nope}")).await);
+        let said = cluster.kubectl(&format!("delete pvc data-main-0 -n {ns} --wait=false")).await;
+        denied(&said, "Forbidden", &format!("a component of etcd.druid.gardener.cloud \"{ns}/main\""));
     });
 }
 
@@ -257,6 +262,67 @@ fn the_components_of_an_etcd_that_goes_are_collected() {
         for kind in ["statefulset", "configmap", "service"] {
             assert!(!cluster.exists(&format!("{kind} main -n {ns}")).await, "{kind}");
         }
+    });
+}
+
+#[test]
+fn the_components_of_an_etcd_can_be_orphaned() {
+    shared(async |cluster| {
+        let ns = etcd(cluster).await;
+        let uid = cluster
+            .must(&format!("get etcds.druid.gardener.cloud main -n {ns} -o jsonpath={{.metadata.uid}}"))
+            .await;
+        let druid = account(cluster, "garden", "etcd-druid").await;
+        let owner = json!({"metadata": {"ownerReferences": [{"apiVersion": "druid.gardener.cloud/v1alpha1", "kind": "Etcd",
+            "name": "main", "uid": uid}]}});
+        allowed(
+            &as_account(cluster, &druid, &format!("patch configmap main -n {ns} --type=merge -p {owner}"))
+                .await,
+        );
+        cluster
+            .must(&format!("delete etcds.druid.gardener.cloud main -n {ns} --cascade=orphan --timeout=80s"))
+            .await;
+        let owners = format!("get configmap main -n {ns} -o jsonpath={{.metadata.ownerReferences}}");
+        assert_eq!(cluster.must(&owners).await, "", "left behind, and nobody's");
+    });
+}
+
+#[test]
+fn a_workload_that_somebody_labels_is_not_told_to_the_api_server() {
+    shared(async |cluster| {
+        let ns = etcd(cluster).await;
+        cluster
+            .apply(&format!(
+                "{{apiVersion: apps/v1, kind: StatefulSet, metadata: {{name: impostor, namespace: {ns}, labels: \
+                 {{app.kubernetes.io/managed-by: etcd-druid, app.kubernetes.io/part-of: nobody}}}}, spec: {{replicas: 0, serviceName: s, \
+                 selector: {{matchLabels: {{app: i}}}}, template: {{metadata: {{labels: {{app: i}}}}, spec: {{containers: \
+                 [{{name: a, image: example/app}}]}}}}}}}}"
+            ))
+            .await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let asked = "get validatingwebhookconfiguration palisade -o jsonpath={.webhooks[*].matchConditions[*].expression}";
+        assert!(!cluster.must(asked).await.contains("impostor"));
+        allowed(&cluster.kubectl(&format!("scale statefulset impostor -n {ns} --replicas=0")).await);
+    });
+}
+
+#[test]
+fn long_lists_hold_up_nobody() {
+    shared(async |cluster| {
+        let (ns, group) = postgres(cluster).await;
+        let users: Vec<String> = (0..256).map(|n| format!("{}{n:03}", "u".repeat(500))).collect();
+        let spec = json!({"parent": {"apiVersion": format!("{group}/v1"), "kind": "Postgres"},
+            "kinds": [{"apiVersion": "v1", "kind": "ConfigMap"}], "selector": {"matchLabels": {"by": ns}}, "parentLabel": "of",
+            "operators": users});
+        protect(cluster, &ns, &spec.to_string()).await;
+        cluster
+            .apply(&format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: c, namespace: {ns}, labels: {{by: {ns}, of: main}}}}}}"))
+            .await;
+        let said = cluster.kubectl(&format!("delete configmap c -n {ns}")).await;
+        denied(&said, "Forbidden", &format!("kubectl get cprot {ns} -o yaml shows who may."));
+        let operator = format!("delete configmap c -n {ns} --as={} --as-group=system:masters", users[7]);
+        allowed(&cluster.kubectl(&operator).await);
+        cluster.must(&format!("delete cprot {ns}")).await;
     });
 }
 

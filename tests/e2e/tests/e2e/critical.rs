@@ -811,37 +811,42 @@ fn the_status_of_what_nothing_happens_to_stays_as_it_is() {
 
 #[test]
 fn the_registration_follows_the_services_that_exist() {
-    alone(async |cluster| {
+    shared(async |cluster| {
+        // What is asked about providers: namespaces, and kinds.
         let asked = async || {
             let text = cluster.must("get validatingwebhookconfiguration palisade -o json").await;
             let configuration: Value = serde_json::from_str(&text).expect("json");
             let webhooks = configuration["webhooks"].as_array().expect("webhooks").clone();
-            let of_services = webhooks
+            webhooks
                 .into_iter()
-                .filter(|webhook| webhook["name"].as_str().is_some_and(|name| name.starts_with("critical")));
-            of_services.collect::<Vec<_>>()
+                .find(|webhook| webhook["name"] == "critical.palisade.dev")
+                .unwrap_or_default()
         };
-        // Those of other tests are announced for a while after they are gone.
-        let only_services_themselves = async || {
-            for _ in 0..60 {
-                if asked().await.len() == 1 {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            panic!("it still asks: {:#?}", asked().await);
+        let names = |webhook: &Value, ns: &str| {
+            webhook["namespaceSelector"]["matchExpressions"][0]["values"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|value| value == ns))
         };
-        only_services_themselves().await;
-        let scene = Scene::set_with_service(cluster).await;
-        let webhooks = asked().await;
-        let providers =
-            webhooks.iter().find(|webhook| webhook["name"] == "critical.palisade.dev").expect("it asks");
-        assert_eq!(providers["namespaceSelector"]["matchExpressions"][0]["values"], json!([scene.ns]));
-        let resources: Vec<&Value> =
-            providers["rules"].as_array().expect("rules").iter().map(|rule| &rule["resources"][0]).collect();
-        assert_eq!(resources, ["namespaces", "deployments"]);
+        let scene = Scene::set(cluster).await;
+        assert!(!names(&asked().await, &scene.ns));
+        cluster.apply(&scene.critical_service()).await;
+        let providers = asked().await;
+        assert!(names(&providers, &scene.ns), "{providers:#}");
+        assert_eq!(providers["namespaceSelector"]["matchExpressions"][0]["operator"], "In");
+        let condition = providers["matchConditions"][0]["expression"].as_str().expect("a condition");
+        assert!(
+            condition.contains("oldObject.metadata.name in [") && condition.contains("\"provider\""),
+            "{condition}"
+        );
         scene.strike().await;
-        only_services_themselves().await;
+        // It was announced, which is remembered for a while.
+        for _ in 0..60 {
+            if !names(&asked().await, &scene.ns) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        panic!("it still asks: {:#}", asked().await);
     });
 }
 

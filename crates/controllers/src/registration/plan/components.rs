@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations, ValidatingWebhook};
 use palisade_api::components::{self, Chosen, ComponentKind, Components, GroupKind, Part, UserTemplate};
-use palisade_cluster::components::{Guarded, Sighted};
+use palisade_cluster::components::{Guarded, Scaled, Sighted};
 use palisade_cluster::{Discovery, Served};
 use serde_json::Value;
 
-use super::{NAMES_TOLD, Wanted, changes, rule, sound};
+use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, changes, rule, sound};
 use crate::registration::coverage::Namespaces;
 
 const PATH: &str = "/admit/components";
-/// What the API server takes, by far.
-const LONGEST_EXPRESSION: usize = 64 << 10;
+/// How many names a claim's is compared with, one after another.
+const SETS_TOLD: usize = 100;
 
 /// What there is of components, and how it is served.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,9 @@ impl Wanted<'_> {
             number += usize::from(name.is_some());
             let prefix =
                 if name.is_some() { format!("components-{number}") } else { "etcd-components".to_owned() };
-            let protection = Protection { wanted: self, components, prefix };
+            let none = BTreeSet::new();
+            let scaled = self.managed.sighted.scaled.get(&name.map(str::to_owned)).unwrap_or(&none);
+            let protection = Protection { wanted: self, components, scaled, prefix };
             webhooks.extend(protection.webhooks().into_iter().flatten());
         }
         webhooks
@@ -55,6 +57,8 @@ impl Wanted<'_> {
 struct Protection<'a> {
     wanted: &'a Wanted<'a>,
     components: &'a Components,
+    /// Those that can be scaled.
+    scaled: &'a BTreeSet<Scaled>,
     prefix: String,
 }
 
@@ -119,19 +123,17 @@ impl Protection<'_> {
 
     /// A scale has no labels, so workloads that are components are told by their names.
     fn scales(&self) -> Option<ValidatingWebhook> {
-        let of = |served: &Served| {
-            let key = (served.group.clone(), served.plural.clone());
-            self.wanted.managed.sighted.scaled.get(&key).filter(|names| !names.is_empty())
+        let is_there = |served: &Served| {
+            self.scaled.iter().any(|each| each.group == served.group && each.plural == served.plural)
         };
-        let kinds: Vec<(&Served, &BTreeSet<String>)> =
-            self.kinds().filter_map(|(served, _)| Some((served, of(served)?))).collect();
-        let rules = kinds
-            .iter()
-            .map(|(served, _)| rule("UPDATE", &served.group, &format!("{}/scale", served.plural)));
-        let names: BTreeSet<&String> = kinds.iter().flat_map(|(_, names)| names.iter()).collect();
+        let kinds = self.kinds().filter(|(served, _)| is_there(served));
+        let rules =
+            kinds.map(|(served, _)| rule("UPDATE", &served.group, &format!("{}/scale", served.plural)));
         let mut conditions = vec![self.not_by_operator()];
-        if names.len() <= NAMES_TOLD {
-            let names: Vec<String> = names.iter().map(|name| text(name)).collect();
+        if self.scaled.len() <= NAMES_TOLD {
+            let names: BTreeSet<String> =
+                self.scaled.iter().map(|each| text(&format!("{}/{}", each.namespace, each.name))).collect();
+            let names: Vec<String> = names.into_iter().collect();
             conditions.push((
                 "component",
                 format!("(request.namespace + '/' + request.name) in [{}]", names.join(", ")),
@@ -153,10 +155,20 @@ impl Protection<'_> {
         }
         let mut conditions = vec![staying(), self.not_by_operator()];
         conditions.extend(self.not_labelled());
+        conditions.extend(self.named_like_a_claim());
         let webhook =
             self.webhook("-claims", vec![rule("DELETE", "", "persistentvolumeclaims")], conditions)?;
         let namespaces = self.wanted.namespaces(&Namespaces::Some(namespaces));
         Some(ValidatingWebhook { namespace_selector: Some(namespaces), ..webhook })
+    }
+
+    /// `TEMPLATE-SET-ORDINAL` of a workload that is a component, where they are few enough to be told.
+    fn named_like_a_claim(&self) -> Option<(&'static str, String)> {
+        let names: BTreeSet<String> =
+            self.scaled.iter().map(|each| text(&format!("-{}-", each.name))).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let expression = format!("[{}].exists(n, oldObject.metadata.name.contains(n))", names.join(", "));
+        (!names.is_empty() && names.len() <= SETS_TOLD).then_some(("named-like-a-claim", expression))
     }
 
     /// With the labels that components have; `None` if nothing can have them.
@@ -326,9 +338,15 @@ mod tests {
         );
         let mut sighted = Sighted::default();
         sighted.parents.insert(etcds().parent, [("shop".to_owned(), "main".to_owned())].into());
-        sighted
-            .scaled
-            .insert(("apps".to_owned(), "statefulsets".to_owned()), ["shop/main".to_owned()].into());
+        let main = Scaled {
+            group: "apps".to_owned(),
+            plural: "statefulsets".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "main".to_owned(),
+        };
+        let theirs = Scaled { name: "theirs".to_owned(), ..main.clone() };
+        sighted.scaled.insert(Some("another".to_owned()), [theirs].into());
+        sighted.scaled.insert(None, [main].into());
         let webhooks = planned(etcds(), &sighted);
         let all =
             ["etcd-components", "etcd-components-status", "etcd-components-scale", "etcd-components-claims"];
@@ -337,6 +355,8 @@ mod tests {
             condition(&webhooks[2], "component"),
             Some(r#"(request.namespace + '/' + request.name) in ["shop/main"]"#)
         );
+        let like = condition(&webhooks[3], "named-like-a-claim");
+        assert_eq!(like, Some(r#"["-main-"].exists(n, oldObject.metadata.name.contains(n))"#));
         let namespaces = webhooks[3].namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap();
         assert_eq!(namespaces[0].values.as_deref(), Some(&["shop".to_owned()][..]));
     }

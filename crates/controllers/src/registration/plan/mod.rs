@@ -29,6 +29,8 @@ pub use critical::Providers;
 
 /// How long the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 5;
+/// How long an expression may be: the API server takes 100,000 characters.
+const LONGEST_EXPRESSION: usize = 64 << 10;
 /// How many uids or names an expression holds. It costs the API server next to nothing up to here, and is refused
 /// somewhere below ten times as many.
 const NAMES_TOLD: usize = 2_000;
