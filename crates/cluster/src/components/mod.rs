@@ -75,10 +75,19 @@ pub async fn watch_protections(
 ) {
     let mut current = Guarded { built_in, ..Guarded::default() };
     watch_objects(client, &component_resource(), |change| {
-        let named = |object: &DynamicObject| (object.name_any(), read(object));
+        let named = |object: &DynamicObject, before: &BTreeMap<String, Known>| {
+            let name = object.name_any();
+            let known = read(object, before.get(&name));
+            (name, known)
+        };
         match change {
-            Change::All(objects) => current.by_name = objects.iter().map(named).collect(),
-            Change::Put(object) => current.by_name.extend([named(&object)]),
+            Change::All(objects) => {
+                current.by_name = objects.iter().map(|object| named(object, &current.by_name)).collect();
+            }
+            Change::Put(object) => {
+                let (name, known) = named(&object, &current.by_name);
+                current.by_name.insert(name, known);
+            }
             Change::Gone(object) => drop(current.by_name.remove(&object.name_any())),
         }
         published.send_replace(Some(current.clone()));
@@ -86,12 +95,39 @@ pub async fn watch_protections(
     .await;
 }
 
-fn read(object: &DynamicObject) -> Known {
-    let components = Components::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null));
-    Known {
-        uid: object.uid().unwrap_or_default(),
-        generation: object.metadata.generation,
-        protected: Arc::new(ProtectedComponents { name: Some(object.name_any()), components }),
-        status: status_of(object),
+/// What is asked for stays the same one while only the status changes: watches go by it.
+fn read(object: &DynamicObject, before: Option<&Known>) -> Known {
+    let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation);
+    let same = before.filter(|before| before.uid == uid && before.generation == generation);
+    let anew = || {
+        let components = Components::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null));
+        Arc::new(ProtectedComponents { name: Some(object.name_any()), components })
+    };
+    let protected = same.map_or_else(anew, |before| before.protected.clone());
+    Known { uid, generation, protected, status: status_of(object) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_asked_for_stays_the_same_one_while_only_the_status_changes() {
+        let object = |generation: i64, refused: u64| -> DynamicObject {
+            let metadata = json!({"name": "pg", "uid": "u", "generation": generation});
+            let spec = json!({"parent": {"apiVersion": "db.example/v1", "kind": "Postgres"}, "ownedByParent": true,
+                "kinds": [{"apiVersion": "v1", "kind": "Service"}], "operators": ["x"]});
+            serde_json::from_value(
+                json!({"metadata": metadata, "spec": spec, "status": {"refused": refused}}),
+            )
+            .unwrap()
+        };
+        let first = read(&object(1, 0), None);
+        let counted = read(&object(1, 7), Some(&first));
+        assert!(Arc::ptr_eq(&first.protected, &counted.protected));
+        assert_eq!(counted.status.refused, 7);
+        let changed = read(&object(2, 7), Some(&counted));
+        assert!(!Arc::ptr_eq(&changed.protected, &counted.protected));
     }
 }

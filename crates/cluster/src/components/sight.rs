@@ -1,6 +1,7 @@
 //! The parents that there are, and the workloads that are components: metadata only, for registration and status.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ type Names = Arc<Mutex<Mirror<(String, String), String>>>;
 struct Watched {
     protected: Option<Arc<ProtectedComponents>>,
     names: Names,
+    /// Whether it has listed, or failed to.
+    listed: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -67,13 +70,13 @@ impl Drop for Watched {
     }
 }
 
-/// Watches parents and workloads while `active` holds, and publishes them. Never ends.
+/// Watches parents and workloads while `active` holds, and publishes them once all are known. Never ends.
 pub async fn watch_components(
     client: Client,
     mut guarded: watch::Receiver<Option<Guarded>>,
     mut discovery: watch::Receiver<Option<Discovery>>,
     mut active: watch::Receiver<bool>,
-    published: watch::Sender<Sighted>,
+    published: watch::Sender<Option<Sighted>>,
 ) {
     let (noticed_tx, mut noticed) = watch::channel(());
     let noticed_tx = Arc::new(noticed_tx);
@@ -92,19 +95,19 @@ pub async fn watch_components(
         });
         for (feed, protected) in wanted {
             watched.entry(feed.clone()).or_insert_with(|| {
-                let names = Names::default();
-                let task = tokio::spawn(keep(
-                    client.clone(),
-                    feed,
-                    protected.clone(),
-                    names.clone(),
-                    noticed_tx.clone(),
-                ));
-                Watched { protected, names, task }
+                let (names, listed) = (Names::default(), Arc::new(AtomicBool::new(false)));
+                let seen = (names.clone(), listed.clone());
+                let task =
+                    tokio::spawn(keep(client.clone(), feed, protected.clone(), seen, noticed_tx.clone()));
+                Watched { protected, names, listed, task }
             });
         }
         loop {
-            publish(&watched, &published);
+            // Half an answer would take rules away, and a replica that does not lead has none.
+            let listed = watched.values().all(|watched| watched.listed.load(Ordering::Relaxed));
+            if listed && *active.borrow() && discovery.borrow().is_some() && guarded.borrow().is_some() {
+                publish(&watched, &published);
+            }
             tokio::select! {
                 Ok(()) = guarded.changed() => break,
                 Ok(()) = discovery.changed() => break,
@@ -118,7 +121,7 @@ pub async fn watch_components(
     }
 }
 
-fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Sighted>) {
+fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Option<Sighted>>) {
     let mut sighted = Sighted::default();
     for (feed, Watched { names, .. }) in watched {
         if let What::Parents(kind) = &feed.what {
@@ -150,6 +153,7 @@ fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Sighted>
         sighted.scaled.entry(protection.clone()).or_default().extend(scaled);
     }
     published.send_if_modified(|known| {
+        let sighted = Some(sighted);
         let changed = *known != sighted;
         *known = sighted;
         changed
@@ -183,7 +187,7 @@ async fn keep(
     client: Client,
     wanted: Feed,
     protected: Option<Arc<ProtectedComponents>>,
-    names: Names,
+    (names, listed): (Names, Arc<AtomicBool>),
     noticed: Arc<watch::Sender<()>>,
 ) {
     let query: Vec<(&str, &str)> =
@@ -202,12 +206,18 @@ async fn keep(
                 (namespace.to_owned(), object.metadata.name.to_string())
             };
             let read = |object: &Object<'_>| Ok::<_, ()>(parent(object));
-            if !lock(&names).take(&fed, key, read).is_empty() || matches!(fed, Fed::Complete(_)) {
+            let complete = matches!(fed, Fed::Complete(_));
+            listed.fetch_or(complete, Ordering::Relaxed);
+            if !lock(&names).take(&fed, key, read).is_empty() || complete {
                 noticed.send_replace(());
             }
         }
-        // What was last known is asked about.
-        Err(broken) => tracing::warn!(path = wanted.path, why = %broken, "watching components"),
+        // What was last known is asked about, and nobody waits for what can't be watched.
+        Err(broken) => {
+            tracing::warn!(path = wanted.path, why = %broken, "watching components");
+            listed.store(true, Ordering::Relaxed);
+            noticed.send_replace(());
+        }
     })
     .await;
 }

@@ -32,7 +32,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Inputs {
     pub leadership: watch::Receiver<Leadership>,
     pub guarded: watch::Receiver<Option<Guarded>>,
-    pub sighted: watch::Receiver<Sighted>,
+    pub sighted: watch::Receiver<Option<Sighted>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub carried: watch::Receiver<Carried>,
 }
@@ -56,7 +56,7 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
         }
         let Some(guarded) = inputs.guarded.borrow_and_update().clone() else { continue };
         let Some(discovery) = inputs.discovery.borrow_and_update().clone() else { continue };
-        let sighted = inputs.sighted.borrow_and_update().clone();
+        let Some(sighted) = inputs.sighted.borrow_and_update().clone() else { continue };
         let carried = inputs.carried.borrow_and_update().clone();
         let view = plan::View { discovery: &discovery, sighted: &sighted, carried: &carried };
         for (name, known) in &guarded.by_name {

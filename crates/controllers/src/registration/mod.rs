@@ -74,7 +74,8 @@ pub struct Inputs {
     pub services: watch::Receiver<Option<Services>>,
     /// `None` until the watch has listed.
     pub guarded: watch::Receiver<Option<Guarded>>,
-    pub sighted: watch::Receiver<Sighted>,
+    /// `None` until what it shows is known.
+    pub sighted: watch::Receiver<Option<Sighted>>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub ancestors: watch::Receiver<Ancestors>,
@@ -250,10 +251,13 @@ impl Keeper<'_> {
         let ancestors = inputs.ancestors.borrow().clone();
         let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
         let flows = inputs.flows.specs().borrow().map(|_| inputs.flows.controls());
-        let services = inputs.services.borrow().clone().zip(inputs.guarded.borrow().clone());
-        let sighted = inputs.sighted.borrow().clone();
+        let services = inputs.services.borrow().clone();
+        let components = inputs.guarded.borrow().clone().zip(inputs.sighted.borrow().clone());
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (live, namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services)) {
+        match (
+            live,
+            namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services.zip(components)),
+        ) {
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (Some(_), _) if suspended => {
                 self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
@@ -263,7 +267,13 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (live, Some((((((namespaces, policies), discovery), budgets), flows), (services, guarded)))) => {
+            (
+                live,
+                Some((
+                    ((((namespaces, policies), discovery), budgets), flows),
+                    (services, (guarded, sighted)),
+                )),
+            ) => {
                 let expected = self.still_expected(live.as_ref());
                 self.expects = !expected.is_empty();
                 let mut budget_namespaces: BTreeSet<String> =

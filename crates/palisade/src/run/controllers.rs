@@ -53,7 +53,7 @@ impl Controllers {
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (registered_tx, registered) = watch::channel(Registered::default());
         let (carried_tx, carried) = watch::channel(Carried::default());
-        let (sighted_tx, sighted) = watch::channel(Sighted::default());
+        let (sighted_tx, sighted) = watch::channel((!self.gates.component_protection).then(Sighted::default));
         self.keep_policies(args, &leadership, &carried);
         self.keep_components(&leadership, &carried, sighted_tx);
         let Self { client, gates, watches, certificates, certificate, metrics, .. } = self;
@@ -111,7 +111,7 @@ impl Controllers {
         &self,
         leadership: &watch::Receiver<Leadership>,
         carried: &watch::Receiver<Carried>,
-        sighted: watch::Sender<Sighted>,
+        sighted: watch::Sender<Option<Sighted>>,
     ) {
         if !self.gates.component_protection {
             return;
