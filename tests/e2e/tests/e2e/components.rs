@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use crate::cluster::{Cluster, Said, allowed, alone, denied, lifting, run, shared, warned};
 use crate::labels::definition;
@@ -34,12 +35,18 @@ async fn as_account(cluster: &Cluster, kubeconfig: &std::path::Path, words: &str
     run(&cluster.plane.assets().kubectl(), kubeconfig, words.split_whitespace(), "").await
 }
 
-/// A namespace with an Etcd and one of each of its components.
-async fn etcd(cluster: &Cluster) -> String {
+async fn install(cluster: &Cluster) {
     let etcds = definition("druid.gardener.cloud", "Etcd", "etcds", "Namespaced", &["v1alpha1"]);
     cluster.apply(&etcds.replace("served: true,", "served: true, subresources: {status: {}},")).await;
     cluster.must("wait crd/etcds.druid.gardener.cloud --for=condition=Established --timeout=30s").await;
     cluster.eventually("get etcds.druid.gardener.cloud").await;
+}
+
+/// A namespace with an Etcd and one of each of its components.
+async fn etcd(cluster: &Cluster) -> String {
+    // All tests share the kind, and two that create it at once are in each other's way.
+    static INSTALLED: OnceCell<()> = OnceCell::const_new();
+    INSTALLED.get_or_init(|| install(cluster)).await;
     let ns = cluster.namespace().await;
     cluster
         .apply(&format!("{{apiVersion: druid.gardener.cloud/v1alpha1, kind: Etcd, metadata: {{name: main, namespace: {ns}}}}}"))
@@ -238,22 +245,25 @@ fn a_claim_without_labels_is_known_by_the_template_it_comes_from() {
     });
 }
 
+/// Lets etcd-druid make the Etcd the owner of its components.
+async fn own(cluster: &Cluster, ns: &str, kinds: &[&str]) {
+    let uid = cluster
+        .must(&format!("get etcds.druid.gardener.cloud main -n {ns} -o jsonpath={{.metadata.uid}}"))
+        .await;
+    let druid = account(cluster, "garden", "etcd-druid").await;
+    let owner = json!({"metadata": {"ownerReferences": [{"apiVersion": "druid.gardener.cloud/v1alpha1", "kind": "Etcd",
+        "name": "main", "uid": uid, "controller": true, "blockOwnerDeletion": true}]}});
+    for kind in kinds {
+        let words = format!("patch {kind} main -n {ns} --type=merge -p {owner}");
+        allowed(&as_account(cluster, &druid, &words).await);
+    }
+}
+
 #[test]
 fn the_components_of_an_etcd_that_goes_are_collected() {
     shared(async |cluster| {
         let ns = etcd(cluster).await;
-        let uid = cluster
-            .must(&format!("get etcds.druid.gardener.cloud main -n {ns} -o jsonpath={{.metadata.uid}}"))
-            .await;
-        let druid = account(cluster, "garden", "etcd-druid").await;
-        let owner = json!({"metadata": {"ownerReferences": [{"apiVersion": "druid.gardener.cloud/v1alpha1", "kind": "Etcd",
-            "name": "main", "uid": uid, "controller": true, "blockOwnerDeletion": true}]}});
-        for kind in ["statefulset", "configmap", "service"] {
-            let said =
-                as_account(cluster, &druid, &format!("patch {kind} main -n {ns} --type=merge -p {owner}"))
-                    .await;
-            allowed(&said);
-        }
+        own(cluster, &ns, &["statefulset", "configmap", "service"]).await;
         cluster
             .must(&format!(
                 "delete etcds.druid.gardener.cloud main -n {ns} --cascade=foreground --timeout=80s"
@@ -269,16 +279,7 @@ fn the_components_of_an_etcd_that_goes_are_collected() {
 fn the_components_of_an_etcd_can_be_orphaned() {
     shared(async |cluster| {
         let ns = etcd(cluster).await;
-        let uid = cluster
-            .must(&format!("get etcds.druid.gardener.cloud main -n {ns} -o jsonpath={{.metadata.uid}}"))
-            .await;
-        let druid = account(cluster, "garden", "etcd-druid").await;
-        let owner = json!({"metadata": {"ownerReferences": [{"apiVersion": "druid.gardener.cloud/v1alpha1", "kind": "Etcd",
-            "name": "main", "uid": uid}]}});
-        allowed(
-            &as_account(cluster, &druid, &format!("patch configmap main -n {ns} --type=merge -p {owner}"))
-                .await,
-        );
+        own(cluster, &ns, &["configmap"]).await;
         cluster
             .must(&format!("delete etcds.druid.gardener.cloud main -n {ns} --cascade=orphan --timeout=80s"))
             .await;
