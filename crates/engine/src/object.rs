@@ -86,6 +86,11 @@ impl<'a> Object<'a> {
         self.spec
     }
 
+    /// `spec` as JSON, whatever it holds.
+    pub fn spec_json(&self) -> Result<serde_json::Value, String> {
+        serde_json::from_slice(self.spec.unwrap_or(b"{}")).map_err(|error| error.to_string())
+    }
+
     /// The text of `status`.
     pub fn status(&self) -> Option<&'a [u8]> {
         self.status
@@ -168,6 +173,10 @@ impl<'a> Metadata<'a> {
 }
 
 impl<'a> Owner<'a> {
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
     fn read(cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
         let mut owner = Self::default();
         cursor.object(|key, value| {

@@ -142,27 +142,17 @@ fn makes(set: &Object<'_>, claim: &str) -> bool {
 
 /// All `ComponentProtection`s; none, if the cluster does not know the kind.
 pub(crate) async fn list_protections(world: &LiveWorld) -> Answer<Vec<Arc<ProtectedComponents>>> {
-    let unlisted = |why: NoAnswer| Unknown::new("what ComponentProtections there are", why.text);
     let path = format!("/apis/{}/{}/{}", components::GROUP, components::VERSION, components::PLURAL);
-    let (mut all, mut token) = (Vec::new(), String::new());
-    loop {
-        let text = match world.ask(&page_uri(&path, &[], &token), WHOLE).await {
-            Ok(text) => text,
-            Err(why) if why.code == 404 => return Ok(all),
-            Err(why) => return Err(unlisted(why)),
-        };
-        token = read_page(&text, &mut |object| {
-            let spec =
-                serde_json::from_slice(object.spec().unwrap_or(b"{}")).map_err(|error| error.to_string());
-            all.push(Arc::new(ProtectedComponents {
-                name: Some(object.metadata.name.to_string()),
-                components: spec.and_then(|spec| Components::read(&spec)),
-            }));
-        })
-        .map_err(unlisted)?;
-        if token.is_empty() {
-            return Ok(all);
-        }
+    let mut all = Vec::new();
+    let mut take = |object: &Object<'_>| {
+        all.push(Arc::new(ProtectedComponents {
+            name: Some(object.metadata.name.to_string()),
+            components: object.spec_json().and_then(|spec| Components::read(&spec)),
+        }));
+    };
+    match world.each(&path, WHOLE, &mut take).await {
+        Err(why) if why.code != 404 => Err(Unknown::new("what ComponentProtections there are", why.text)),
+        _ => Ok(all),
     }
 }
 

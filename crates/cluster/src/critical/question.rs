@@ -10,7 +10,7 @@ use super::Resolved;
 use super::served::version_of;
 use crate::discovery::Served;
 use crate::feed::{Fed, take_page};
-use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri_of, segment};
+use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri_of};
 
 /// The first page is small, since it mostly answers; those of a resource that has more grow.
 const FIRST_PAGE: usize = 500;
@@ -155,32 +155,19 @@ impl LiveWorld {
 
 /// All `CriticalService`s; none, if the cluster does not know the kind.
 pub(crate) async fn list_services(world: &LiveWorld) -> Answer<Vec<Critical>> {
-    let path = format!("/apis/{}/{}/{}", critical::GROUP, critical::VERSION, segment(critical::PLURAL));
-    let (mut services, mut token) = (Vec::new(), String::new());
-    loop {
-        let asked = world.ask(&page_uri_of(FIRST_PAGE, &path, &[], &token), WHOLE).await;
-        let text = match asked {
-            Ok(text) => text,
-            Err(why) if why.code == 404 => return Ok(services),
-            Err(why) => return Err(unlisted(why)),
-        };
-        token = read_page(&text, &mut |object| {
-            let spec = serde_json::from_slice(object.spec().unwrap_or(b"{}"));
-            services.push(Critical {
-                name: object.metadata.name.to_string(),
-                uid: object.metadata.uid.to_string(),
-                service: spec.map_err(|error| error.to_string()).and_then(|spec| Service::read(&spec)),
-            });
-        })
-        .map_err(unlisted)?;
-        if token.is_empty() {
-            return Ok(services);
-        }
+    let path = format!("/apis/{}/{}/{}", critical::GROUP, critical::VERSION, critical::PLURAL);
+    let mut services = Vec::new();
+    let mut take = |object: &Object<'_>| {
+        services.push(Critical {
+            name: object.metadata.name.to_string(),
+            uid: object.metadata.uid.to_string(),
+            service: object.spec_json().and_then(|spec| Service::read(&spec)),
+        });
+    };
+    match world.each(&path, WHOLE, &mut take).await {
+        Err(why) if why.code != 404 => Err(Unknown::new("what CriticalServices there are", why.text)),
+        _ => Ok(services),
     }
-}
-
-fn unlisted(why: NoAnswer) -> Unknown {
-    Unknown::new("what CriticalServices there are", why.text)
 }
 
 /// Shows the objects of a page, and returns the token for the next.

@@ -92,7 +92,7 @@ impl LiveWorld {
     }
 
     /// Shows every object of a path, page by page.
-    async fn each(
+    pub(crate) async fn each(
         &self,
         path: &str,
         accept: &str,

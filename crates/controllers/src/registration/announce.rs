@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::TAKEN_UP;
-use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION};
+use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION, text};
 
 const LOOK: Duration = Duration::from_millis(50);
 /// What the name of an annotation has room for.
@@ -68,9 +68,11 @@ impl Expected {
                 find(CRITICAL).is_some_and(|webhook| {
                     selects(webhook, namespace)
                         && rules(webhook, &resource.group, plural)
-                        && webhook.match_conditions.iter().flatten().all(|condition| {
-                            condition.expression.contains(&serde_json::Value::from(name.as_str()).to_string())
-                        })
+                        && webhook
+                            .match_conditions
+                            .iter()
+                            .flatten()
+                            .all(|condition| condition.expression.contains(&text(name)))
                 })
             }
         }

@@ -134,14 +134,10 @@ fn refusal(
     if allowed {
         return None;
     }
-    let lift = components.disable_annotation.as_ref().map(|annotation| {
-        let namespace =
-            about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-        Lift::Command(format!(
-            "kubectl annotate {} {}{namespace} {annotation}=",
-            about.kubectl_name, about.name
-        ))
-    });
+    let lift = components
+        .disable_annotation
+        .as_ref()
+        .map(|annotation| Lift::Command(crate::prose::annotate_command(&about, annotation, "")));
     let reason = Reason::Managed(Managed { protection: name.cloned(), parent: about, change, state });
     Some(Finding { guard: Guard::Components, code: Code::Forbidden, reason, lift })
 }
@@ -171,13 +167,7 @@ async fn parents_of(
 
 /// The name of the parent, as the metadata of a component tells; `None` for what is no component.
 pub fn component_parent(metadata: &Metadata<'_>, components: &Components) -> Option<String> {
-    let owner = || {
-        let is_parent = |api_version: &str, kind: &str| {
-            let group = api_version.split_once('/').map_or("", |(group, _)| group);
-            components.parent.is(group, kind)
-        };
-        metadata.owners.iter().find(|owner| is_parent(&owner.api_version, &owner.kind))
-    };
+    let owner = || metadata.owners.iter().find(|owner| components.parent.is(owner.group(), &owner.kind));
     match &components.chosen {
         Chosen::Labelled(rule) if !rule.matches(|key| metadata.labels.get(key)) => None,
         Chosen::Owned if owner().is_none() => None,
@@ -213,9 +203,7 @@ fn state_of(parent: &Value, components: &Components) -> State {
 /// Whether a protection says something.
 pub(super) fn check(subject: &Subject<'_>) -> Found {
     let mut found = Found::default();
-    let spec =
-        serde_json::from_slice(subject.object.spec().unwrap_or(b"{}")).map_err(|error| error.to_string());
-    if let Err(why) = spec.and_then(|spec| Components::read(&spec)) {
+    if let Err(why) = subject.object.spec_json().and_then(|spec| Components::read(&spec)) {
         found.findings.push(Finding::invalid(Guard::Components, why));
     }
     found

@@ -255,8 +255,7 @@ fn is_service(subject: &Subject<'_>) -> bool {
 }
 
 fn read(subject: &Subject<'_>) -> Result<Service, String> {
-    let spec = serde_json::from_slice(subject.object.spec().unwrap_or(b"{}"));
-    spec.map_err(|error| error.to_string()).and_then(|spec| Service::read(&spec))
+    subject.object.spec_json().and_then(|spec| Service::read(&spec))
 }
 
 fn best_effort(service: &str) -> String {

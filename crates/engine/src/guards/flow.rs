@@ -69,9 +69,7 @@ pub(crate) fn retry_after(findings: &[Finding], user: &User<'_>) -> Option<u32> 
 /// Whether a flow control says something.
 pub(super) fn check(subject: &Subject<'_>) -> Found {
     let mut found = Found::default();
-    let spec =
-        serde_json::from_slice(subject.object.spec().unwrap_or(b"{}")).map_err(|error| error.to_string());
-    if let Err(why) = spec.and_then(|spec| Control::read(&spec)) {
+    if let Err(why) = subject.object.spec_json().and_then(|spec| Control::read(&spec)) {
         found.findings.push(Finding::invalid(Guard::Flow, why));
     }
     found

@@ -238,7 +238,8 @@ fn kubectl_takes(name: &str) -> bool {
     !name.starts_with('-') && !name.ends_with('-') && !name.contains('=')
 }
 
-fn annotate_command(about: &About, key: &str, value: &str) -> String {
+/// The command that sets an annotation.
+pub(crate) fn annotate_command(about: &About, key: &str, value: &str) -> String {
     let namespace = about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     format!("kubectl annotate {} {}{namespace} {key}={value}", about.kubectl_name, shell_word(&about.name))
 }

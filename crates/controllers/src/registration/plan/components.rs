@@ -9,9 +9,8 @@ use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperat
 use palisade_api::components::{self, Chosen, ComponentKind, Components, GroupKind, Part, UserTemplate};
 use palisade_cluster::components::{Guarded, Scaled, Sighted};
 use palisade_cluster::{Discovery, Served};
-use serde_json::Value;
 
-use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, changes, rule, sound};
+use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, changes, rule, sound, text};
 use crate::registration::coverage::Namespaces;
 
 const PATH: &str = "/admit/components";
@@ -31,13 +30,7 @@ impl Wanted<'_> {
         if !self.gates.component_protection {
             return Vec::new();
         }
-        let declared = ValidatingWebhook {
-            rules: Some(vec![RuleWithOperations {
-                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                ..rule("", components::GROUP, components::PLURAL)
-            }]),
-            ..self.webhook("component-protections")
-        };
+        let declared = self.declared("component-protections", components::GROUP, components::PLURAL);
         let mut webhooks = vec![declared];
         let mut number = 0;
         for (name, components) in self.managed.guarded.readable() {
@@ -271,11 +264,6 @@ impl Protection<'_> {
 
 fn staying() -> (&'static str, String) {
     ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned())
-}
-
-/// A text in an expression: JSON's strings are CEL's.
-fn text(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 #[cfg(test)]

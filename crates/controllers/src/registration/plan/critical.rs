@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperat
 use palisade_api::critical::{self, Provider};
 use palisade_cluster::Discovery;
 
-use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, rule};
+use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, rule, text};
 use crate::registration::coverage::Namespaces;
 
 /// The webhook for deletions of providers.
@@ -93,9 +93,7 @@ impl Wanted<'_> {
 
 /// What tells objects of these names; `None` where they are too many to be told.
 fn named(names: &BTreeSet<String>) -> Option<String> {
-    // A name may hold a quote where Kubernetes does not check it: JSON's strings are CEL's.
-    let list: Vec<String> =
-        names.iter().map(|name| serde_json::Value::from(name.as_str()).to_string()).collect();
+    let list: Vec<String> = names.iter().map(|name| text(name)).collect();
     let expression = format!("oldObject.metadata.name in [{}]", list.join(", "));
     (names.len() <= NAMES_TOLD && expression.len() <= LONGEST_EXPRESSION).then_some(expression)
 }

@@ -241,6 +241,13 @@ impl Wanted<'_> {
         }
     }
 
+    /// Policies of a kind of ours that are written.
+    fn declared(&self, name: &str, group: &str, plural: &str) -> ValidatingWebhook {
+        let operations = Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]);
+        let rules = Some(vec![RuleWithOperations { operations, ..rule("", group, plural) }]);
+        ValidatingWebhook { rules, ..self.webhook(name) }
+    }
+
     fn webhook(&self, name: &str) -> ValidatingWebhook {
         self.webhook_at(name, "/admit")
     }
@@ -303,6 +310,11 @@ fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement
         }
     }
     Some(requirements)
+}
+
+/// A text in an expression. It may hold a quote; JSON's strings are CEL's.
+pub(super) fn text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// Whether a field of the metadata changes.

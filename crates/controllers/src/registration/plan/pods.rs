@@ -49,13 +49,7 @@ impl Wanted<'_> {
         if !self.gates.pod_unavailable_budget {
             return Vec::new();
         }
-        let declared = ValidatingWebhook {
-            rules: Some(vec![RuleWithOperations {
-                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                ..rule("", budget::GROUP, budget::PLURAL)
-            }]),
-            ..self.webhook("budgets")
-        };
+        let declared = self.declared("budgets", budget::GROUP, budget::PLURAL);
         if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
             return vec![declared];
         }
@@ -109,13 +103,7 @@ impl Wanted<'_> {
         if !self.gates.pod_deletion_flow_control {
             return Vec::new();
         }
-        let declared = ValidatingWebhook {
-            rules: Some(vec![RuleWithOperations {
-                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                ..rule("", flow::GROUP, flow::PLURAL)
-            }]),
-            ..self.webhook("flow-controls")
-        };
+        let declared = self.declared("flow-controls", flow::GROUP, flow::PLURAL);
         let of_pods =
             |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
                 rules: Some(rules.to_vec()),
