@@ -33,37 +33,77 @@ pub async fn campaign(
     namespace: &str,
     identity: &str,
     leadership: watch::Sender<Leadership>,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
     let leases: Api<Lease> = Api::namespaced(client, namespace);
+    stand_until(&leases, identity, &leadership, stop).await;
+}
+
+/// Where the Lease is stored.
+trait LeaseStore: Sync {
+    fn read(&self) -> impl Future<Output = kube::Result<Option<Lease>>> + Send;
+    fn create(&self, lease: &Lease) -> impl Future<Output = kube::Result<()>> + Send;
+    /// Fails if it has changed since it was read: the resourceVersion in it says so.
+    fn replace(&self, lease: &Lease) -> impl Future<Output = kube::Result<()>> + Send;
+}
+
+impl LeaseStore for Api<Lease> {
+    async fn read(&self) -> kube::Result<Option<Lease>> {
+        self.get_opt(names::PALISADE).await
+    }
+
+    async fn create(&self, lease: &Lease) -> kube::Result<()> {
+        self.create(&PostParams::default(), lease).await.map(drop)
+    }
+
+    async fn replace(&self, lease: &Lease) -> kube::Result<()> {
+        self.replace(names::PALISADE, &PostParams::default(), lease).await.map(drop)
+    }
+}
+
+async fn stand_until(
+    leases: &impl LeaseStore,
+    identity: &str,
+    leadership: &watch::Sender<Leadership>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut candidate = Candidate { identity, rival: None, renewed: None };
-    while !*stop.borrow() {
-        match timeout(CALL, candidate.stand(&leases)).await {
-            Ok(Ok(result)) => publish(&leadership, result),
+    let mut published = Leadership::default();
+    loop {
+        let patience = candidate.renewed.map_or(CALL, |renewed| {
+            // A leader that gets no answer must know that it lost the Lease before another one can take it.
+            CALL.min(LEASE.saturating_sub(TRY + renewed.elapsed()))
+        });
+        match timeout(patience, candidate.stand(leases)).await {
+            Ok(Ok(result)) => published = result,
             Ok(Err(error)) => tracing::warn!(%error, "standing for election"),
             Err(_) => tracing::warn!("standing for election: the API server did not answer in time"),
         }
         if candidate.renewed.is_some_and(|renewed| renewed.elapsed() + TRY >= LEASE) {
             candidate.renewed = None;
-            publish(&leadership, Leadership { leading: false, ..*leadership.borrow() });
+            published.leading = false;
         }
-        let _ = timeout(TRY, stop.wait_for(|stop| *stop)).await;
+        publish(leadership, published);
+        // Also if whoever could tell us to stop is gone.
+        if timeout(TRY, stop.wait_for(|stop| *stop)).await.is_ok() {
+            break;
+        }
     }
     if candidate.renewed.is_some() {
         // Without this the next leader would wait for the Lease to run out; that is all that is lost.
-        let _ = timeout(CALL, candidate.resign(&leases)).await;
+        let _ = timeout(CALL, candidate.resign(leases)).await;
     }
 }
 
 fn publish(leadership: &watch::Sender<Leadership>, new: Leadership) {
+    let mut before = new;
     leadership.send_if_modified(|published| {
-        let changed = *published != new;
-        if changed && published.leading != new.leading {
-            tracing::info!(leading = new.leading, "leadership changed");
-        }
-        *published = new;
-        changed
+        before = std::mem::replace(published, new);
+        before != new
     });
+    if before.leading != new.leading {
+        tracing::info!(leading = new.leading, "leadership changed");
+    }
 }
 
 struct Candidate<'a> {
@@ -75,13 +115,13 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    async fn stand(&mut self, leases: &Api<Lease>) -> kube::Result<Leadership> {
+    async fn stand(&mut self, leases: &impl LeaseStore) -> kube::Result<Leadership> {
         let asked = Instant::now();
-        let Some(mut lease) = leases.get_opt(names::PALISADE).await? else {
+        let Some(mut lease) = leases.read().await? else {
             let metadata = ObjectMeta { name: Some(names::PALISADE.to_owned()), ..ObjectMeta::default() };
             let mut lease = Lease { metadata, spec: None };
             self.take(&mut lease);
-            leases.create(&PostParams::default(), &lease).await?;
+            leases.create(&lease).await?;
             self.renewed = Some(asked);
             return Ok(Leadership { leading: true, suspended: false });
         };
@@ -91,8 +131,7 @@ impl Candidate<'_> {
             return Ok(Leadership { leading: false, suspended });
         }
         self.take(&mut lease);
-        // The resource version in it makes this fail if anybody else was faster.
-        leases.replace(names::PALISADE, &PostParams::default(), &lease).await?;
+        leases.replace(&lease).await?;
         self.rival = None;
         self.renewed = Some(asked);
         Ok(Leadership { leading: true, suspended })
@@ -125,12 +164,12 @@ impl Candidate<'_> {
         spec.renew_time = now;
     }
 
-    async fn resign(&self, leases: &Api<Lease>) -> kube::Result<()> {
-        let mut lease = leases.get(names::PALISADE).await?;
+    async fn resign(&self, leases: &impl LeaseStore) -> kube::Result<()> {
+        let Some(mut lease) = leases.read().await? else { return Ok(()) };
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         if spec.holder_identity.as_deref() == Some(self.identity) {
             spec.holder_identity = None;
-            leases.replace(names::PALISADE, &PostParams::default(), &lease).await?;
+            leases.replace(&lease).await?;
         }
         Ok(())
     }
@@ -158,5 +197,156 @@ pub async fn suspend(client: Client, namespace: &str, suspended: bool) -> kube::
             Err(kube::Error::Api(status)) if status.code == 409 => sleep(Duration::from_millis(50)).await,
             other => return other.map(|_| ()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// A Lease in memory, of an API server that can stand still.
+    #[derive(Default)]
+    struct Stored {
+        lease: Mutex<Option<Lease>>,
+        writes: Mutex<u64>,
+        stands_still: watch::Sender<bool>,
+    }
+
+    impl Stored {
+        async fn answers(&self) {
+            let _ = self.stands_still.subscribe().wait_for(|still| !still).await;
+        }
+
+        fn write(&self, lease: &Lease, expected: Option<&str>) -> kube::Result<()> {
+            let mut stored = self.lease.lock().unwrap();
+            if stored.as_ref().and_then(|stored| stored.metadata.resource_version.as_deref()) != expected {
+                return Err(kube::Error::Api(Box::new(
+                    kube::core::Status::failure("", "Conflict").with_code(409),
+                )));
+            }
+            let mut writes = self.writes.lock().unwrap();
+            *writes += 1;
+            let mut lease = lease.clone();
+            lease.metadata.resource_version = Some(writes.to_string());
+            *stored = Some(lease);
+            Ok(())
+        }
+
+        fn holder(&self) -> Option<String> {
+            let stored = self.lease.lock().unwrap();
+            stored.as_ref()?.spec.as_ref()?.holder_identity.clone()
+        }
+    }
+
+    impl LeaseStore for Arc<Stored> {
+        async fn read(&self) -> kube::Result<Option<Lease>> {
+            self.answers().await;
+            Ok(self.lease.lock().unwrap().clone())
+        }
+
+        async fn create(&self, lease: &Lease) -> kube::Result<()> {
+            self.answers().await;
+            self.write(lease, None)
+        }
+
+        async fn replace(&self, lease: &Lease) -> kube::Result<()> {
+            self.answers().await;
+            self.write(lease, lease.metadata.resource_version.as_deref())
+        }
+    }
+
+    struct Replica {
+        leadership: watch::Receiver<Leadership>,
+        stop: watch::Sender<bool>,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    fn start(stored: &Arc<Stored>, identity: &'static str) -> Replica {
+        let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let (stop, stopped) = watch::channel(false);
+        let stored = stored.clone();
+        let task = tokio::spawn(async move { stand_until(&stored, identity, &leadership_tx, stopped).await });
+        Replica { leadership, stop, task }
+    }
+
+    impl Replica {
+        fn leads(&self) -> bool {
+            self.leadership.borrow().leading
+        }
+
+        async fn until_leading(&mut self, leading: bool) {
+            let change = self.leadership.wait_for(|leadership| leadership.leading == leading);
+            timeout(3 * LEASE, change).await.expect("in time").expect("it still stands");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_can_not_renew_stops_leading_before_its_lease_is_over_and_leads_again_later() {
+        let stored = Arc::new(Stored::default());
+        let mut replica = start(&stored, "a");
+        replica.until_leading(true).await;
+        stored.stands_still.send_replace(true);
+        let since = Instant::now();
+        replica.until_leading(false).await;
+        assert!(since.elapsed() < LEASE, "{:?}", since.elapsed());
+        sleep(3 * LEASE).await;
+        assert!(!replica.leads());
+        stored.stands_still.send_replace(false);
+        replica.until_leading(true).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_leads_once_the_leader_is_gone_and_never_two_at_once() {
+        let stored = Arc::new(Stored::default());
+        let (mut a, mut b) = (start(&stored, "a"), start(&stored, "b"));
+        a.until_leading(true).await;
+        for _ in 0..20 {
+            sleep(TRY).await;
+            assert!(a.leads() && !b.leads());
+        }
+        a.task.abort();
+        b.until_leading(true).await;
+        assert_eq!(stored.holder().as_deref(), Some("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_of_the_api_server_exactly_one_leads() {
+        let stored = Arc::new(Stored::default());
+        let (mut a, b) = (start(&stored, "a"), start(&stored, "b"));
+        a.until_leading(true).await;
+        stored.stands_still.send_replace(true);
+        a.until_leading(false).await;
+        sleep(5 * LEASE).await;
+        assert!(!a.leads() && !b.leads());
+        stored.stands_still.send_replace(false);
+        sleep(3 * LEASE).await;
+        assert!(a.leads() != b.leads(), "{} {}", a.leads(), b.leads());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_somebody_else_took_ends_the_leadership() {
+        let stored = Arc::new(Stored::default());
+        let mut replica = start(&stored, "a");
+        replica.until_leading(true).await;
+        {
+            let mut lease = stored.lease.lock().unwrap();
+            let lease = lease.as_mut().unwrap();
+            lease.metadata.resource_version = Some("another".to_owned());
+            lease.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
+        }
+        replica.until_leading(false).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_told_to_stop_gives_the_lease_back() {
+        let stored = Arc::new(Stored::default());
+        let mut replica = start(&stored, "a");
+        replica.until_leading(true).await;
+        let Replica { stop, task, .. } = replica;
+        stop.send_replace(true);
+        task.await.unwrap();
+        assert_eq!(stored.holder(), None);
     }
 }
