@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::TAKEN_UP;
-use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION, text};
+use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION, cel};
 
 const LOOK: Duration = Duration::from_millis(50);
 /// What the name of an annotation has room for.
@@ -72,7 +72,7 @@ impl Expected {
                             .match_conditions
                             .iter()
                             .flatten()
-                            .all(|condition| condition.expression.contains(&text(name)))
+                            .all(|condition| condition.expression.contains(cel::string(name).as_str()))
                 })
             }
         }

@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
-pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Providers, Wanted, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Providers, Wanted, cel, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations, ValidatingWebhook};
+use k8s_openapi::api::admissionregistration::v1::{RuleWithOperations, ValidatingWebhook};
 use palisade_api::components::{self, Chosen, ComponentKind, Components, GroupKind, Part, UserTemplate};
 use palisade_cluster::components::{Guarded, Scaled, Sighted};
 use palisade_cluster::{Discovery, Served};
 
-use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, changes, rule, sound, text};
+use super::cel::{self, Expression, cel, string, strings};
+use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, reselects, rule, sound};
 use crate::registration::coverage::Namespaces;
 
 const PATH: &str = "/admit/components";
@@ -74,13 +75,13 @@ impl Protection<'_> {
         &self,
         suffix: &str,
         rules: Vec<RuleWithOperations>,
-        conditions: Vec<(&str, String)>,
+        conditions: Vec<(&'static str, Expression)>,
     ) -> Option<ValidatingWebhook> {
         // All of them only narrow what is asked about.
         let conditions = conditions
             .into_iter()
             .filter(|(_, expression)| expression.len() <= LONGEST_EXPRESSION)
-            .map(|(name, expression)| MatchCondition { name: name.to_owned(), expression })
+            .map(|(name, expression)| expression.condition(name))
             .collect();
         (!rules.is_empty()).then(|| ValidatingWebhook {
             rules: Some(rules),
@@ -108,8 +109,7 @@ impl Protection<'_> {
         let kinds = self.kinds().filter(|(_, deletions_only)| !deletions_only);
         let rules =
             kinds.map(|(served, _)| rule("UPDATE", &served.group, &format!("{}/status", served.plural)));
-        let stripping = format!("{} || {}", changes("labels"), changes("ownerReferences"));
-        let mut conditions = vec![("stripping", stripping), staying(), self.not_by_operator()];
+        let mut conditions = vec![("stripping", reselects()), staying(), self.not_by_operator()];
         conditions.extend(self.chosen_by_owner());
         self.selected(self.webhook("-status", rules.collect(), conditions)?)
     }
@@ -125,12 +125,9 @@ impl Protection<'_> {
         let mut conditions = vec![self.not_by_operator()];
         if self.scaled.len() <= NAMES_TOLD {
             let names: BTreeSet<String> =
-                self.scaled.iter().map(|each| text(&format!("{}/{}", each.namespace, each.name))).collect();
-            let names: Vec<String> = names.into_iter().collect();
-            conditions.push((
-                "component",
-                format!("(request.namespace + '/' + request.name) in [{}]", names.join(", ")),
-            ));
+                self.scaled.iter().map(|each| format!("{}/{}", each.namespace, each.name)).collect();
+            conditions
+                .push(("component", cel!("(request.namespace + '/' + request.name) in {}", strings(names))));
         }
         self.webhook("-scale", rules.collect(), conditions)
     }
@@ -156,11 +153,9 @@ impl Protection<'_> {
     }
 
     /// `TEMPLATE-SET-ORDINAL` of a workload that is a component, where they are few enough to be told.
-    fn named_like_a_claim(&self) -> Option<(&'static str, String)> {
-        let names: BTreeSet<String> =
-            self.scaled.iter().map(|each| text(&format!("-{}-", each.name))).collect();
-        let names: Vec<String> = names.into_iter().collect();
-        let expression = format!("[{}].exists(n, oldObject.metadata.name.contains(n))", names.join(", "));
+    fn named_like_a_claim(&self) -> Option<(&'static str, Expression)> {
+        let names: BTreeSet<String> = self.scaled.iter().map(|each| format!("-{}-", each.name)).collect();
+        let expression = cel!("{}.exists(n, oldObject.metadata.name.contains(n))", strings(&names));
         (!names.is_empty() && names.len() <= SETS_TOLD).then_some(("named-like-a-claim", expression))
     }
 
@@ -175,95 +170,97 @@ impl Protection<'_> {
         }
     }
 
-    fn not_by_operator(&self) -> (&'static str, String) {
-        let mut operators: Vec<String> = self.components.operators.iter().map(|user| text(user)).collect();
-        operators.sort();
-        ("not-by-operator", format!("!(request.userInfo.username in [{}])", operators.join(", ")))
+    fn not_by_operator(&self) -> (&'static str, Expression) {
+        let operators: BTreeSet<&String> = self.components.operators.iter().collect();
+        ("not-by-operator", cel!("!(request.userInfo.username in {})", strings(operators)))
     }
 
-    fn chosen_by_owner(&self) -> Option<(&'static str, String)> {
-        (self.components.chosen == Chosen::Owned).then(|| ("owned", self.owner("true")))
+    fn chosen_by_owner(&self) -> Option<(&'static str, Expression)> {
+        (self.components.chosen == Chosen::Owned).then(|| ("owned", self.owner(&cel!("true"))))
     }
 
     /// Whether there is an owner that is a parent, of which something holds.
-    fn owner(&self, holds: &str) -> String {
+    fn owner(&self, holds: &Expression) -> Expression {
         let GroupKind { group, kind } = &self.components.parent;
         let version = if group.is_empty() {
-            "!o.apiVersion.contains('/')".to_owned()
+            cel!("!o.apiVersion.contains('/')")
         } else {
-            format!("o.apiVersion.startsWith({})", text(&format!("{group}/")))
+            cel!("o.apiVersion.startsWith({})", string(&format!("{group}/")))
         };
-        format!(
+        cel!(
             "(has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists(o, \
-             o.kind == {} && {version} && {holds}))",
-            text(kind)
+             o.kind == {} && {} && {}))",
+            string(kind),
+            version,
+            holds
         )
     }
 
     /// What anybody named may update at any time is not asked about.
-    fn not_free(&self) -> Vec<(&'static str, String)> {
+    fn not_free(&self) -> Vec<(&'static str, Expression)> {
         let mut frees = Vec::new();
         for free in &self.components.free_updates {
-            let kinds: Vec<String> = free
+            let kinds: Vec<Expression> = free
                 .kinds
                 .iter()
                 .filter_map(|kind| self.served(kind))
                 .map(|served| {
-                    format!(
+                    cel!(
                         "request.resource.group == {} && request.resource.resource == {}",
-                        text(&served.group),
-                        text(&served.plural)
+                        string(&served.group),
+                        string(&served.plural)
                     )
                 })
                 .collect();
             if kinds.is_empty() {
                 continue;
             }
-            let users: Vec<String> = free.users.iter().map(|user| self.user(user)).collect();
-            frees.push(format!("({}) && ({})", kinds.join(" || "), users.join(" || ")));
+            let users = free.users.iter().map(|user| self.user(user));
+            frees.push(cel!("({}) && ({})", cel::any(kinds), cel::any(users)));
         }
         if frees.is_empty() {
             return Vec::new();
         }
-        vec![("not-free", format!("!(request.operation == 'UPDATE' && ({}))", frees.join(" || ")))]
+        vec![("not-free", cel!("!(request.operation == 'UPDATE' && ({}))", cel::any(frees)))]
     }
 
-    fn user(&self, template: &UserTemplate) -> String {
-        let filled = |parent: &str| {
+    fn user(&self, template: &UserTemplate) -> Expression {
+        let filled = |parent: &Expression| {
             let parts = template.parts().iter().map(|part| match part {
-                Part::Text(given) => text(given),
-                Part::Namespace => "request.namespace".to_owned(),
-                Part::Parent => parent.to_owned(),
+                Part::Text(given) => string(given),
+                Part::Namespace => cel!("request.namespace"),
+                Part::Parent => parent.clone(),
             });
-            format!("request.userInfo.username == {}", parts.collect::<Vec<_>>().join(" + "))
+            cel!("request.userInfo.username == {}", cel::sum(parts))
         };
         match &self.components.parent_label {
             Some(label) => {
-                let (labels, label) = ("oldObject.metadata.labels", text(label));
-                format!("(has({labels}) && {label} in {labels} && {})", filled(&format!("{labels}[{label}]")))
+                let (labels, label) = (cel!("oldObject.metadata.labels"), string(label));
+                let filled = filled(&cel!("{}[{}]", labels, label));
+                cel!("(has({0}) && {1} in {0} && {2})", labels, label, filled)
             }
-            None => self.owner(&filled("o.name")),
+            None => self.owner(&filled(&cel!("o.name"))),
         }
     }
 
     /// Those that are labelled are asked about already, where that can be said.
-    fn not_labelled(&self) -> Option<(&'static str, String)> {
+    fn not_labelled(&self) -> Option<(&'static str, Expression)> {
         let Chosen::Labelled(rule) = &self.components.chosen else { return None };
-        let labels = "oldObject.metadata.labels";
+        let labels = cel!("oldObject.metadata.labels");
         let equal = rule.expressions().iter().map(|expression| match &expression.values[..] {
             [value] if expression.operator == palisade_api::labels::Operator::In => {
-                let (key, value) = (text(&expression.key), text(value));
-                Some(format!("{key} in {labels} && {labels}[{key}] == {value}"))
+                let (key, value) = (string(&expression.key), string(value));
+                Some(cel!("{0} in {1} && {1}[{0}] == {2}", key, labels, value))
             }
             _ => None,
         });
         let equal = equal.collect::<Option<Vec<_>>>()?;
-        Some(("not-labelled", format!("!(has({labels}) && {})", equal.join(" && "))))
+        Some(("not-labelled", cel!("!(has({}) && {})", labels, cel::all(equal))))
     }
 }
 
-fn staying() -> (&'static str, String) {
-    ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned())
+fn staying() -> (&'static str, Expression) {
+    ("staying", cel!("!has(oldObject.metadata.deletionTimestamp)"))
 }
 
 #[cfg(test)]

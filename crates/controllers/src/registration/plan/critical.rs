@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations, ValidatingWebhook};
+use k8s_openapi::api::admissionregistration::v1::{RuleWithOperations, ValidatingWebhook};
 use palisade_api::critical::{self, Provider};
 use palisade_cluster::Discovery;
 
-use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, rule, text};
+use super::cel::{Expression, cel, strings};
+use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, rule};
 use crate::registration::coverage::Namespaces;
 
 /// The webhook for deletions of providers.
@@ -62,17 +63,13 @@ impl Wanted<'_> {
         }
         let mut rules = vec![rule("DELETE", "", "namespaces")];
         rules.extend(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)));
-        let of_namespace = "request.resource.group == '' && request.resource.resource == 'namespaces'";
+        let of_namespace = cel!("request.resource.group == '' && request.resource.resource == 'namespaces'");
         let providers = ValidatingWebhook {
             rules: Some(rules),
             // A Namespace is selected by its own labels.
             namespace_selector: Some(self.namespaces(&Namespaces::Some(namespaces.clone()))),
-            match_conditions: named(names).map(|expression| {
-                vec![MatchCondition {
-                    name: "provider".to_owned(),
-                    expression: format!("{of_namespace} || {expression}"),
-                }]
-            }),
+            match_conditions: named(names)
+                .map(|named| vec![cel!("{} || {}", of_namespace, named).condition("provider")]),
             ..self.webhook_at(CRITICAL, PATH)
         };
         // The objects of a definition vanish with it, unasked. No definition has a group without a dot.
@@ -83,8 +80,7 @@ impl Wanted<'_> {
             .collect();
         let definitions = (!definitions.is_empty()).then(|| ValidatingWebhook {
             rules: Some(vec![rule("DELETE", "apiextensions.k8s.io", "customresourcedefinitions")]),
-            match_conditions: named(&definitions)
-                .map(|expression| vec![MatchCondition { name: "of-provider".to_owned(), expression }]),
+            match_conditions: named(&definitions).map(|named| vec![named.condition("of-provider")]),
             ..self.webhook_at("critical-definitions", PATH)
         });
         [Some(declared), Some(providers), definitions].into_iter().flatten().collect()
@@ -92,9 +88,8 @@ impl Wanted<'_> {
 }
 
 /// What tells objects of these names; `None` where they are too many to be told.
-fn named(names: &BTreeSet<String>) -> Option<String> {
-    let list: Vec<String> = names.iter().map(|name| text(name)).collect();
-    let expression = format!("oldObject.metadata.name in [{}]", list.join(", "));
+fn named(names: &BTreeSet<String>) -> Option<Expression> {
+    let expression = cel!("oldObject.metadata.name in {}", strings(names));
     (names.len() <= NAMES_TOLD && expression.len() <= LONGEST_EXPRESSION).then_some(expression)
 }
 

@@ -3,6 +3,7 @@
 //! Every field is written out, also where it is Kubernetes' default, so that what is in place can be compared
 //! with what should be, field by field.
 
+pub mod cel;
 mod components;
 mod critical;
 mod pods;
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, RuleWithOperations, ServiceReference, ValidatingWebhook, WebhookClientConfig,
+    RuleWithOperations, ServiceReference, ValidatingWebhook, WebhookClientConfig,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use palisade_api::gates::FeatureGates;
@@ -22,6 +23,7 @@ use palisade_api::marks;
 use palisade_cluster::Ancestors;
 
 use super::coverage::{Coverage, Every, Namespaces};
+use cel::{Expression, cel, string, strings};
 
 pub use components::Managed;
 pub(super) use critical::CRITICAL;
@@ -144,16 +146,14 @@ impl Wanted<'_> {
     /// annotations, so this one is told apart by an expression.
     fn annotated(&self) -> ValidatingWebhook {
         let key = marks::DISABLE_CASCADING_DELETION;
-        let annotated = MatchCondition {
-            name: "annotated".to_owned(),
-            expression: format!(
-                "has(oldObject.metadata.annotations) && '{key}' in oldObject.metadata.annotations \
-                 && oldObject.metadata.annotations['{key}'] != 'false'"
-            ),
-        };
+        let annotated = cel!(
+            "has(oldObject.metadata.annotations) && {0} in oldObject.metadata.annotations \
+             && oldObject.metadata.annotations[{0}] != 'false'",
+            string(key)
+        );
         ValidatingWebhook {
             rules: Some(CASCADING_KINDS.iter().map(|kind| rule("DELETE", kind.group, kind.plural)).collect()),
-            match_conditions: Some(vec![annotated]),
+            match_conditions: Some(vec![annotated.condition("annotated")]),
             ..self.webhook("disable-cascading-deletion-annotation")
         }
     }
@@ -176,11 +176,8 @@ impl Wanted<'_> {
         if resources.is_empty() {
             return None;
         }
-        let told = (uids.len() <= NAMES_TOLD).then(|| {
-            let list: Vec<String> = uids.iter().map(|uid| format!("'{uid}'")).collect();
-            let expression = format!("oldObject.metadata.uid in [{}]", list.join(", "));
-            vec![MatchCondition { name: "owner".to_owned(), expression }]
-        });
+        let told = (uids.len() <= NAMES_TOLD)
+            .then(|| vec![cel!("oldObject.metadata.uid in {}", strings(uids)).condition("owner")]);
         Some(ValidatingWebhook {
             rules: Some(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)).collect()),
             match_conditions: told,
@@ -205,13 +202,12 @@ impl Wanted<'_> {
             Some(ValidatingWebhook {
                 rules: Some(vec![rule("DELETE", group.as_deref().unwrap_or("*"), "*")]),
                 namespace_selector: Some(self.namespaces(&namespaces)),
-                object_selector: Some(if requirements.is_empty() { LabelSelector::default() } else { selector(&requirements) }),
-                match_conditions: Some(vec![MatchCondition {
-                    name: "lasting".to_owned(),
-                    expression: "!(request.resource.resource == 'events' && request.resource.group in ['', 'events.k8s.io']) \
-                                 && !(request.resource.resource == 'leases' && request.resource.group == 'coordination.k8s.io')"
-                        .to_owned(),
-                }]),
+                object_selector: Some(if requirements.is_empty() {
+                    LabelSelector::default()
+                } else {
+                    selector(&requirements)
+                }),
+                match_conditions: Some(vec![lasting().condition("lasting")]),
                 ..self.counted_webhook("")
             })
         });
@@ -312,15 +308,24 @@ fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement
     Some(requirements)
 }
 
-/// A text in an expression. It may hold a quote; JSON's strings are CEL's.
-pub(super) fn text(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+/// What is no Event and no Lease, which come and go all the time.
+fn lasting() -> Expression {
+    cel!(
+        "!(request.resource.resource == 'events' && request.resource.group in ['', 'events.k8s.io']) \
+         && !(request.resource.resource == 'leases' && request.resource.group == 'coordination.k8s.io')"
+    )
 }
 
-/// Whether a field of the metadata changes.
-fn changes(field: &str) -> String {
-    let (old, new) = (format!("oldObject.metadata.{field}"), format!("object.metadata.{field}"));
-    format!("(has({old}) ? (!has({new}) || {new} != {old}) : has({new}))")
+/// Whether labels or owner references change, given either in the old object and in the new one.
+fn changes((old, new): (Expression, Expression)) -> Expression {
+    cel!("(has({0}) ? (!has({1}) || {1} != {0}) : has({1}))", old, new)
+}
+
+/// Whether what a policy may choose an object by changes.
+fn reselects() -> Expression {
+    let labels = (cel!("oldObject.metadata.labels"), cel!("object.metadata.labels"));
+    let owners = (cel!("oldObject.metadata.ownerReferences"), cel!("object.metadata.ownerReferences"));
+    cel!("{} || {}", changes(labels), changes(owners))
 }
 
 fn as_requirement(expression: &LabelExpression) -> LabelSelectorRequirement {

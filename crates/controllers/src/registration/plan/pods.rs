@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations, ValidatingWebhook};
+use k8s_openapi::api::admissionregistration::v1::{RuleWithOperations, ValidatingWebhook};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use palisade_api::{budget, flow};
 
+use super::cel::{Expression, cel};
 use super::{
-    FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, changes, requirement, rule,
+    FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, requirement, reselects, rule,
     selector,
 };
 use crate::registration::coverage::Namespaces;
@@ -53,11 +54,13 @@ impl Wanted<'_> {
         if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
             return vec![declared];
         }
-        let of_pods = |name: &str, rules: &[RuleWithOperations], (condition, expression): (&str, String)| {
+        let of_pods = |name: &str,
+                       rules: &[RuleWithOperations],
+                       (condition, expression): (&'static str, Expression)| {
             ValidatingWebhook {
                 rules: Some(rules.to_vec()),
                 namespace_selector: Some(self.namespaces(&Namespaces::Some(self.budget_namespaces.clone()))),
-                match_conditions: Some(vec![MatchCondition { name: condition.to_owned(), expression }]),
+                match_conditions: Some(vec![expression.condition(condition)]),
                 ..self.webhook_at(
                     name,
                     if self.flow_is_everywhere() { "/admit/budgets/flow" } else { "/admit/budgets" },
@@ -65,30 +68,32 @@ impl Wanted<'_> {
             }
         };
         // A label may say that a pod is unavailable; labels and owners are what a budget chose it by.
-        let parting = format!("{} || {}", changes("labels"), changes("ownerReferences"));
+        let parting = reselects();
         // The kubelet says how things are, and it says so often.
-        let closing = "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
+        let closing = cel!(
+            "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
             && has(oldObject.spec.readinessGates) && has(oldObject.status.conditions) \
             && oldObject.spec.readinessGates.exists(gate, \
             oldObject.status.conditions.exists(old, old.type == gate.conditionType && old.status == 'True') \
             && !(has(object.status.conditions) && object.status.conditions.exists(new, \
-            new.type == gate.conditionType && new.status == 'True'))))";
+            new.type == gate.conditionType && new.status == 'True'))))"
+        );
         vec![
             declared,
             of_pods(
                 POD_DELETION,
                 &[rule("DELETE", "", "pods")],
-                ("staying", "!has(oldObject.metadata.deletionTimestamp)".to_owned()),
+                ("staying", cel!("!has(oldObject.metadata.deletionTimestamp)")),
             ),
             of_pods(
                 "pod-update",
                 &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
-                ("changed", format!("object.spec != oldObject.spec || {parting}")),
+                ("changed", cel!("object.spec != oldObject.spec || {}", parting)),
             ),
             of_pods(
                 "pod-status",
                 &[rule("UPDATE", "", "pods/status")],
-                ("closing", format!("{parting} || {closing}")),
+                ("closing", cel!("{} || {}", parting, closing)),
             ),
         ]
     }
@@ -108,14 +113,14 @@ impl Wanted<'_> {
             |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
                 rules: Some(rules.to_vec()),
                 namespace_selector: Some(namespaces),
-                match_conditions: Some(vec![MatchCondition {
-                    name: "staying".to_owned(),
-                    expression:
+                match_conditions: Some(vec![
+                    cel!(
                         "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) \
-                    && !(has(oldObject.status) && has(oldObject.status.phase) \
-                    && oldObject.status.phase in ['Succeeded', 'Failed'])"
-                            .to_owned(),
-                }]),
+                         && !(has(oldObject.status) && has(oldObject.status.phase) \
+                         && oldObject.status.phase in ['Succeeded', 'Failed'])"
+                    )
+                    .condition("staying"),
+                ]),
                 ..self.webhook_at(name, "/admit/flow")
             };
         let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
