@@ -25,8 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::discovery::{Discovery, Served};
-use crate::lineage::owner_path;
-use crate::live::{METADATA, get};
+use crate::named::{Detail, read_named};
 use crate::policies::Policies;
 
 /// How long to gather changes before the ancestors are worked out again.
@@ -309,9 +308,9 @@ impl Resolver<'_> {
     }
 
     async fn read(&self, discovery: &Discovery, namespace: Option<&str>, owner: &OwnerRef) -> Option<Owned> {
-        let request = get(&owner_path(discovery, namespace, owner)?, METADATA).ok()?;
+        let path = discovery.find(owner.group(), &owner.kind)?.path(namespace);
         // An owner that cannot be read now is asked about itself, and read again with the next change.
-        let text = self.client.request_text(request).await.ok()?;
+        let text = read_named(self.client, &path, &owner.name, Detail::Metadata).await.ok()??;
         let object = Object::parse(text.as_bytes()).ok()?;
         let owners = object.metadata.owners.iter().map(OwnerRef::of).collect();
         Some(Owned { namespace: object.metadata.namespace.map(Cow::into_owned), owners })

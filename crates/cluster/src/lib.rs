@@ -14,6 +14,7 @@ pub mod flow;
 mod ledger;
 mod lineage;
 mod live;
+mod named;
 mod objects;
 mod pod_namespaces;
 mod policies;

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use palisade_engine::{Doomed, Object, OwnerRef};
 
 use crate::discovery::Discovery;
-use crate::live::{LiveWorld, METADATA, NoAnswer, segment};
+use crate::live::{LiveWorld, NoAnswer};
+use crate::named::Detail;
 
 /// Ownership that goes further up than this is taken for a circle.
 const DEEPEST: usize = 20;
@@ -81,24 +82,22 @@ impl Lineage<'_> {
         if let Some(known) = self.known.get(&owner.uid) {
             return Ok(known.clone());
         }
-        let known = match owner_path(self.discovery, namespace, owner) {
+        let known = match self.discovery.find(owner.group(), &owner.kind) {
             // A kind that is not served owns nothing any more.
             None => Known::Absent,
-            Some(path) => match self.world.ask(&path, METADATA).await {
-                Ok(text) => known(&text, owner)?,
-                Err(why) if why.code == 404 => Known::Absent,
-                Err(why) => return Err(why),
-            },
+            // An owner is in its dependent's namespace, or in none.
+            Some(served) => {
+                match self.world.ask_for_named(served, namespace, &owner.name, Detail::Metadata).await {
+                    Ok(Some(text)) => known(&text, owner)?,
+                    Ok(None) => Known::Absent,
+                    Err(why) if why.code == 404 => Known::Absent,
+                    Err(why) => return Err(why),
+                }
+            }
         };
         self.known.insert(owner.uid.clone(), known.clone());
         Ok(known)
     }
-}
-
-/// Where an owner is read: in its dependent's namespace, or in none.
-pub(crate) fn owner_path(discovery: &Discovery, namespace: Option<&str>, owner: &OwnerRef) -> Option<String> {
-    let served = discovery.find(owner.group(), &owner.kind)?;
-    Some(format!("{}/{}", served.path(namespace), segment(&owner.name)))
 }
 
 fn known(text: &str, owner: &OwnerRef) -> Result<Known, NoAnswer> {

@@ -28,8 +28,9 @@ use tokio::time::Instant;
 
 use crate::components::{self, Guarded};
 use crate::critical::{self, Services};
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, Served};
 use crate::ledger::Ledger;
+use crate::named::{Detail, read_named};
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
@@ -319,6 +320,18 @@ impl LiveWorld {
     pub(crate) async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
         let asked = async { self.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
         self.in_time(asked).await
+    }
+
+    /// One object of any kind as JSON, by its name.
+    pub(crate) async fn ask_for_named(
+        &self,
+        served: &Served,
+        namespace: Option<&str>,
+        name: &str,
+        detail: Detail,
+    ) -> Result<Option<String>, NoAnswer> {
+        let path = served.path(namespace);
+        self.in_time(read_named(&self.client, &path, name, detail)).await
     }
 
     async fn page<T: DeserializeOwned>(

@@ -19,7 +19,8 @@ use palisade_engine::{
 use crate::critical::version_of;
 use crate::discovery::{Discovery, Served, discover};
 use crate::lineage::Lineage;
-use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri, segment};
+use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri};
+use crate::named::Detail;
 
 /// Lists that are under way at once.
 const AT_ONCE: usize = 32;
@@ -177,9 +178,11 @@ impl KindSearch<'_> {
         let (next, closer) =
             self.judge_page(&text, found).map_err(|error| NoAnswer::new(error.to_string()))?;
         for (namespace, name) in closer {
-            let object = format!("{}/{}", self.served.path(namespace.as_deref()), segment(&name));
-            let text = match self.world.ask(&object, WHOLE).await {
-                Ok(text) => text,
+            let namespace = namespace.as_deref();
+            let asked = self.world.ask_for_named(self.served, namespace, &name, Detail::Whole);
+            let text = match asked.await {
+                Ok(Some(text)) => text,
+                Ok(None) => continue,
                 Err(why) if why.code == 404 => continue,
                 Err(why) => return Err(why),
             };

@@ -19,8 +19,9 @@ use crate::budgets::census::Owners;
 use crate::budgets::workloads::{Scale, Workload};
 use crate::budgets::{Controller, Index};
 use crate::discovery::{Discovery, Served, discover};
-use crate::live::{NoAnswer, WHOLE, get, segment};
+use crate::live::{WHOLE, get, segment};
 use crate::lock;
+use crate::named::{Detail, read_named};
 
 /// How long one question to the API server may take.
 const CALL: Duration = Duration::from_secs(3);
@@ -77,20 +78,14 @@ impl Lookup {
         };
         let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
         let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
-        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
-        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
-        let found = match timeout(CALL, self.client.request_text(request)).await {
+        let path = served.path(Some(namespace));
+        let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);
+        let found = match timeout(CALL, asked).await {
             Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
-            Ok(Err(error)) => {
-                // Only what names the object says that it is gone; a path that is not served yet says 404, too.
-                let gone = matches!(&error, kube::Error::Api(status) if status.code == 404
-                    && status.details.as_ref().is_some_and(|details| *details.name == *owner.name));
-                if !gone {
-                    return Err(unknown(NoAnswer::from(error).text));
-                }
-                None
-            }
-            Ok(Ok(text)) => {
+            // Also a path that is not served yet.
+            Ok(Err(why)) => return Err(unknown(why.text)),
+            Ok(Ok(None)) => None,
+            Ok(Ok(Some(text))) => {
                 let object = Object::parse(text.as_bytes()).map_err(|error| unknown(error.to_string()))?;
                 // Another by the same name is another.
                 let same = object.metadata.uid == *owner.uid;
@@ -135,14 +130,16 @@ impl Lookup {
         let served =
             self.discovery.borrow().as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned());
         let Some(served) = served else { return Ok(true) };
-        let path = format!("{}/{}", served.path(Some(namespace)), segment(&owner.name));
-        let request = get(&path, WHOLE).map_err(|why| unknown(why.text))?;
-        let object: Value = match timeout(CALL, self.client.request(request)).await {
+        let path = served.path(Some(namespace));
+        let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);
+        let object = match timeout(CALL, asked).await {
             Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(true),
-            Ok(Err(error)) => return Err(unknown(error.to_string())),
-            Ok(Ok(object)) => object,
+            Ok(Ok(None)) => return Ok(true),
+            Ok(Err(why)) if why.code == 404 => return Ok(true),
+            Ok(Err(why)) => return Err(unknown(why.text)),
+            Ok(Ok(Some(object))) => object,
         };
+        let object: Value = serde_json::from_str(&object).map_err(|error| unknown(error.to_string()))?;
         // A ReplicationController writes its labels alone. What is no selector is somebody's own affair.
         let selector = object.pointer("/spec/selector").map(LabelSelector::read);
         Ok(match selector {

@@ -10,7 +10,8 @@ use serde::Deserialize;
 use crate::critical::Resolved;
 use crate::critical::{read_page, version_of};
 use crate::discovery::Served;
-use crate::live::{LiveWorld, METADATA, NoAnswer, WHOLE, page_uri, segment};
+use crate::live::{LiveWorld, NoAnswer, WHOLE, page_uri, segment};
+use crate::named::Detail;
 
 impl LiveWorld {
     pub(crate) async fn ask_for_parent(
@@ -25,8 +26,9 @@ impl LiveWorld {
         let Some(served) = self.served(&kind.group, &kind.kind).await.map_err(unknown)? else {
             return Ok(None);
         };
-        let text = match self.ask(&path(&served, namespace, name), WHOLE).await {
-            Ok(text) => text,
+        let text = match self.ask_for_named(&served, namespace, name, Detail::Whole).await {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
             Err(why) if why.code == 404 => return Ok(None),
             Err(why) => return Err(unknown(why)),
         };
@@ -52,8 +54,8 @@ impl LiveWorld {
     ) -> Answer<Option<Scaled>> {
         let unknown = |why: NoAnswer| Unknown::new(format!("what {plural} \"{name}\" is"), why.text);
         let Some(served) = self.served(group, plural).await.map_err(unknown)? else { return Ok(None) };
-        match self.ask(&path(&served, Some(namespace), name), METADATA).await {
-            Ok(object) => Ok(Some(Scaled { kind: served.kind, object })),
+        match self.ask_for_named(&served, Some(namespace), name, Detail::Metadata).await {
+            Ok(object) => Ok(object.map(|object| Scaled { kind: served.kind, object })),
             Err(why) if why.code == 404 => Ok(None),
             Err(why) => Err(unknown(why)),
         }
@@ -104,10 +106,6 @@ impl LiveWorld {
             Resolved::NotServed => None,
         })
     }
-}
-
-fn path(served: &Served, namespace: Option<&str>, name: &str) -> String {
-    format!("{}/{}", served.path(namespace), segment(name))
 }
 
 #[derive(Deserialize)]

@@ -18,6 +18,7 @@ use crate::discovery::{Discovery, Served};
 use crate::feed::{Broken, Fed, Mirror, Source, follow};
 use crate::live::Live;
 use crate::lock;
+use crate::named::name_selector;
 
 /// How long to gather changes before they are told.
 const GATHER: Duration = Duration::from_millis(200);
@@ -293,7 +294,7 @@ async fn keep_view(
     view: Arc<Mutex<View>>,
     noticed: Arc<watch::Sender<()>>,
 ) {
-    let selector = feed.name.as_ref().map(|name| format!("metadata.name={name}"));
+    let selector = feed.name.as_ref().map(|name| name_selector(name));
     let query: Vec<(&str, &str)> = selector.iter().map(|selector| ("fieldSelector", &**selector)).collect();
     let source = Source { client: &client, path: &feed.path, query: &query, metadata_only: true };
     follow(&source, |fed| {

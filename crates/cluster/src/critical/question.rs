@@ -11,6 +11,7 @@ use super::served::version_of;
 use crate::discovery::Served;
 use crate::feed::{Fed, take_page};
 use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri_of};
+use crate::named::name_selector;
 
 /// The first page is small, since it mostly answers; those of a resource that has more grow.
 const FIRST_PAGE: usize = 500;
@@ -113,7 +114,7 @@ impl LiveWorld {
         }
         let (namespace, selector) = match wanted {
             Wanted::Carrying(_) => (None, None),
-            Wanted::Named { namespace, name } => (namespace, Some(format!("metadata.name={name}"))),
+            Wanted::Named { namespace, name } => (namespace, Some(name_selector(name))),
         };
         let query: Vec<(&str, &str)> =
             selector.iter().map(|selector| ("fieldSelector", &**selector)).collect();
