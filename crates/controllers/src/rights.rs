@@ -38,6 +38,8 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         binding("ClusterRoleBinding", names::PALISADE),
         role("ClusterRole", READER, reader_rules()),
         binding("ClusterRoleBinding", READER),
+        user_role("palisade-view", &["view", "edit", "admin"], &viewer_rules()),
+        user_role("palisade-edit", &["edit", "admin"], &editor_rules()),
         protection::definition(),
         budget::definition(),
         flow::definition(),
@@ -81,7 +83,7 @@ fn cluster_rules() -> Value {
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
         rule("", "namespaces", &["get", "list", "watch"]),
-        rule("apiextensions.k8s.io", "customresourcedefinitions", &["list", "watch"]),
+        rule("apiextensions.k8s.io", "customresourcedefinitions", &["get", "list", "watch"]),
         rule("apiregistration.k8s.io", "apiservices", &["list", "watch"]),
         rule(protection::GROUP, protection::PLURAL, &["get", "list", "watch"]),
         rule(protection::GROUP, &format!("{}/status", protection::PLURAL), &["update"]),
@@ -101,6 +103,38 @@ fn cluster_rules() -> Value {
 /// Whether a `CustomResourceDefinition` still has custom resources, and whether a Namespace holds something
 /// that is protected. A role of its own, so that an administrator can name groups instead: what may not be
 /// listed is refused with 503, never let go.
+///
+/// There is no `get`: on every kind it would include subresources such as `nodes/proxy`, which is a shell on every
+/// node. One object of any kind is read by a `list` of its name.
 fn reader_rules() -> Value {
-    json!([rule("*", "*", &["get", "list", "watch"])])
+    json!([rule("*", "*", &["list", "watch"])])
+}
+
+/// The policies, for who may view. Those that belong to no namespace are read only by who is bound in the whole cluster.
+fn viewer_rules() -> Value {
+    let read = ["get", "list", "watch"];
+    json!([
+        rule(budget::GROUP, budget::PLURAL, &read),
+        rule(flow::GROUP, flow::PLURAL, &read),
+        rule(protection::GROUP, protection::PLURAL, &read),
+        rule(critical::GROUP, critical::PLURAL, &read),
+        rule(components::GROUP, components::PLURAL, &read),
+    ])
+}
+
+/// The budgets of a namespace, for who may edit it. The others are the administrator's, and a status is nobody's but
+/// ours.
+fn editor_rules() -> Value {
+    let write = ["create", "update", "patch", "delete", "deletecollection"];
+    json!([rule(budget::GROUP, budget::PLURAL, &write)])
+}
+
+/// A role that Kubernetes adds to its own roles for people.
+fn user_role(name: &str, to: &[&str], rules: &Value) -> Value {
+    let mut labels = json!({names::MANAGED_BY.0: names::MANAGED_BY.1});
+    for role in to {
+        labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
+    }
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": labels}, "rules": rules})
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::TestkitError;
 use crate::assets::Assets;
+use crate::palisade::SERVICE_ACCOUNT;
 use crate::pki::{self, Authority};
 use crate::process::{Process, free_port, wait_until};
 
@@ -34,6 +35,15 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts one whose files are in `folder`, which is emptied first.
     pub async fn start(assets: &Assets, folder: &Path) -> Result<Self, TestkitError> {
+        Self::start_with(assets, folder, Audit::Off).await
+    }
+
+    /// The same, with an [`audit_log`] of everything that Palisade asks of the API server.
+    pub async fn start_audited(assets: &Assets, folder: &Path) -> Result<Self, TestkitError> {
+        Self::start_with(assets, folder, Audit::On).await
+    }
+
+    async fn start_with(assets: &Assets, folder: &Path, audit: Audit) -> Result<Self, TestkitError> {
         // Whoever starts us may have chosen a provider already; that one serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         for part in ["etcd", "pki", "logs"] {
@@ -51,7 +61,10 @@ impl ControlPlane {
         let etcd_port = free_port()?;
         let etcd = start_etcd(assets, &folder, etcd_port)?;
         let port = free_port()?;
-        let apiserver_args = apiserver_args(&authority, &folder.join("pki"), etcd_port, port)?;
+        let mut apiserver_args = apiserver_args(&authority, &folder.join("pki"), etcd_port, port)?;
+        if audit == Audit::On {
+            apiserver_args.extend(audit_args(&folder)?);
+        }
         let apiserver =
             Process::start("kube-apiserver", &assets.binary("kube-apiserver"), &apiserver_args, &logs)?;
 
@@ -330,6 +343,40 @@ fn apiserver_args(
         "--requestheader-username-headers=X-Remote-User".into(),
         format!("--proxy-client-cert-file={}", front_proxy.certificate.display()),
         format!("--proxy-client-key-file={}", front_proxy.key.display()),
+    ])
+}
+
+/// Whether the API server keeps an [`audit_log`]. It grows for as long as the cluster runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audit {
+    Off,
+    On,
+}
+
+/// Where the API server writes what Palisade asks of it, for a cluster whose files are in `folder`.
+pub fn audit_log(folder: &Path) -> PathBuf {
+    folder.join("logs").join("audit.log")
+}
+
+/// Logs every request of Palisade's that is about an object, without the object.
+fn audit_args(folder: &Path) -> Result<Vec<String>, TestkitError> {
+    let file = folder.join("pki").join("audit-policy.json");
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "None", "nonResourceURLs": ["*"]},
+            {"level": "Metadata", "users": [SERVICE_ACCOUNT]},
+            {"level": "None"},
+        ],
+    });
+    fs::write(&file, policy.to_string()).map_err(TestkitError::io("writing the audit policy"))?;
+    Ok(vec![
+        format!("--audit-policy-file={}", file.display()),
+        format!("--audit-log-path={}", audit_log(folder).display()),
+        // One file for the whole run.
+        "--audit-log-maxsize=100000".into(),
     ])
 }
 

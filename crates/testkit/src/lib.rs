@@ -17,8 +17,8 @@ mod pki;
 mod process;
 
 pub use assets::Assets;
-pub use control_plane::ControlPlane;
-pub use palisade::{Palisade, PalisadeOptions};
+pub use control_plane::{ControlPlane, audit_log};
+pub use palisade::{Palisade, PalisadeOptions, SERVICE_ACCOUNT};
 pub use process::{free_port, wait_until};
 
 /// Why a cluster could not be had.

@@ -15,7 +15,7 @@ use crate::control_plane::ControlPlane;
 use crate::process::{Process, free_port, wait_until};
 
 /// Who Palisade is to the API server.
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:palisade-system:palisade";
+pub const SERVICE_ACCOUNT: &str = "system:serviceaccount:palisade-system:palisade";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to run it.

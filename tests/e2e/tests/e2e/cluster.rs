@@ -50,7 +50,8 @@ pub(crate) fn palisade_binary() -> PathBuf {
 
 async fn start() -> RwLock<Cluster> {
     let assets = Assets::locate().expect("the control plane's binaries");
-    let plane = ControlPlane::start(&assets, &workspace().join("target/e2e")).await.expect("a control plane");
+    let folder = workspace().join("target/e2e");
+    let plane = ControlPlane::start_audited(&assets, &folder).await.expect("a control plane");
     let options =
         PalisadeOptions { binary: palisade_binary(), replicas: 2, args: ARGS.map(str::to_owned).to_vec() };
     let palisade = Palisade::start(&plane, options).await.expect("Palisade");

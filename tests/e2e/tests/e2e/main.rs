@@ -4,6 +4,7 @@
 //! run at once ([`cluster::shared`]); one that kills or restarts something has the cluster to itself
 //! ([`cluster::alone`]).
 
+mod account;
 mod budgets;
 mod cascade;
 mod cluster;
