@@ -10,14 +10,16 @@ fn it_is_there_and_says_how_it_fails() {
         let get = |path: &str| {
             format!("get validatingwebhookconfiguration palisade -o jsonpath={{.webhooks[*].{path}}}")
         };
-        for (path, value) in [
-            ("failurePolicy", "Fail"),
-            ("sideEffects", "NoneOnDryRun"),
-            ("matchPolicy", "Equivalent"),
-            ("timeoutSeconds", "5"),
-        ] {
+        for (path, value) in
+            [("sideEffects", "NoneOnDryRun"), ("matchPolicy", "Equivalent"), ("timeoutSeconds", "5")]
+        {
             let values = cluster.must(&get(path)).await;
             assert!(!values.is_empty() && values.split(' ').all(|each| each == value), "{path}: {values}");
+        }
+        let (names, policies) = (cluster.must(&get("name")).await, cluster.must(&get("failurePolicy")).await);
+        for (name, policy) in names.split(' ').zip(policies.split(' ')) {
+            let expected = if name.ends_with("-system-pods.palisade.dev") { "Ignore" } else { "Fail" };
+            assert_eq!(policy, expected, "{name}");
         }
     });
 }

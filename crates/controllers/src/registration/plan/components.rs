@@ -11,6 +11,7 @@ use palisade_cluster::components::{Guarded, Scaled, Sighted};
 use palisade_cluster::{Discovery, Served};
 
 use super::cel::{self, Expression, cel, string, strings};
+use super::outage::not_terminating;
 use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, reselects, rule, sound};
 use crate::registration::coverage::Namespaces;
 
@@ -260,7 +261,7 @@ impl Protection<'_> {
 }
 
 fn staying() -> (&'static str, Expression) {
-    ("staying", cel!("!has(oldObject.metadata.deletionTimestamp)"))
+    ("staying", not_terminating())
 }
 
 #[cfg(test)]

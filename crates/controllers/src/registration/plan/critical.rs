@@ -94,7 +94,7 @@ fn named(names: &BTreeSet<String>) -> Option<Expression> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::registration::plan::plan;
     use crate::registration::plan::tests::plan_as;
@@ -103,6 +103,19 @@ mod tests {
 
     fn served(group: &str, kind: &str, plural: &str, namespaced: bool) -> Served {
         Served::new(group, "v1", kind, plural, namespaced)
+    }
+
+    pub(in crate::registration::plan) fn provider(
+        group: &str,
+        word: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Provider {
+        Provider {
+            resource: Resource { group: group.to_owned(), word: word.to_owned() },
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
     fn providers(all: &[(&str, &str, &str, &str)]) -> Providers {
@@ -115,14 +128,13 @@ mod tests {
         let discovery = Discovery { resources, ..Discovery::default() };
         let providers: Vec<Provider> = all
             .iter()
-            .map(|&(group, word, namespace, name)| Provider {
-                resource: Resource { group: group.to_owned(), word: word.to_owned() },
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
+            .map(|&(group, word, namespace, name)| provider(group, word, namespace, name))
             .collect();
         Providers::of(&providers, &discovery)
     }
+
+    const NOT_TERMINATING: &str =
+        "request.operation != 'DELETE' || !has(oldObject.metadata.deletionTimestamp)";
 
     /// A webhook by name: what is asked about, the namespaces, and the expression.
     type Told = (String, Vec<String>, Vec<String>, Vec<String>);
@@ -163,7 +175,7 @@ mod tests {
 
     fn declared() -> Told {
         let rules = words(&["CREATE+UPDATE+DELETE palisade.dev/criticalservices"]);
-        ("critical-services".to_owned(), rules, Vec::new(), Vec::new())
+        ("critical-services".to_owned(), rules, Vec::new(), words(&[NOT_TERMINATING]))
     }
 
     #[test]
@@ -186,13 +198,13 @@ mod tests {
                     "critical".to_owned(),
                     words(&["DELETE /namespaces", "DELETE apps/deployments", "DELETE example.com/widgets"]),
                     words(&["data", "shop"]),
-                    words(&[condition]),
+                    words(&[condition, NOT_TERMINATING]),
                 ),
                 (
                     "critical-definitions".to_owned(),
                     words(&["DELETE apiextensions.k8s.io/customresourcedefinitions"]),
                     Vec::new(),
-                    words(&["oldObject.metadata.name in [\"widgets.example.com\"]"]),
+                    words(&["oldObject.metadata.name in [\"widgets.example.com\"]", NOT_TERMINATING]),
                 ),
             ]
         );

@@ -6,6 +6,7 @@
 pub mod cel;
 mod components;
 mod critical;
+mod outage;
 mod pods;
 
 use std::collections::BTreeSet;
@@ -99,6 +100,10 @@ pub struct Wanted<'a> {
 
 /// All webhooks, in a fixed order.
 pub fn plan(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
+    outage::spare(plan_guards(wanted))
+}
+
+fn plan_guards(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     let mut webhooks = Vec::new();
     webhooks.extend(wanted.budgets());
     webhooks.extend(wanted.flow());
@@ -355,9 +360,12 @@ fn requirement(key: &str, operator: &str, values: &[String]) -> LabelSelectorReq
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use palisade_cluster::Discovery;
     use palisade_cluster::components::{Guarded, Sighted};
+    use palisade_cluster::{Discovery, Served};
+    use palisade_engine::ProtectedComponents;
 
     const URL: &str = "https://127.0.0.1:9443";
 
@@ -415,6 +423,69 @@ pub(super) mod tests {
             coverage: &Coverage::default(),
             ancestors: &Ancestors::default(),
         })
+    }
+
+    /// What is planned where every guard has something to do, also with pods.
+    pub(in crate::registration::plan) fn planned_for_everything() -> Vec<ValidatingWebhook> {
+        let pods = || BTreeSet::from([(String::new(), "pods".to_owned())]);
+        let shop = || BTreeSet::from(["shop".to_owned()]);
+        let discovery = Discovery {
+            resources: vec![
+                Served::new("", "v1", "Pod", "pods", true),
+                Served::new("apps", "v1", "StatefulSet", "statefulsets", true),
+            ],
+            ..Discovery::default()
+        };
+        let provider = critical::tests::provider("", "pods", "shop", "db-0");
+        let every = |namespace: Option<&str>| Every {
+            group: None,
+            namespace: namespace.map(str::to_owned),
+            labels: None,
+        };
+        let coverage = Coverage {
+            resources: [(Namespaces::All, pods()), (Namespaces::Some(shop()), pods())].into(),
+            every: vec![every(None), every(Some("shop"))],
+            pods: Some(Namespaces::All),
+        };
+        let components = palisade_api::components::druid::components("druid", &[], &[]);
+        let built_in = ProtectedComponents { name: None, components: Ok(components) };
+        let guarded = Guarded { built_in: Some(Arc::new(built_in)), ..Guarded::default() };
+        let selector = labels::LabelSelector {
+            match_labels: [("tier".to_owned(), "prod".to_owned())].into(),
+            match_expressions: Vec::new(),
+        };
+        let of = |flow: &Governed| {
+            plan_as(|wanted| {
+                plan(&Wanted {
+                    eviction_namespaces: &shop(),
+                    budget_namespaces: &shop(),
+                    flow: Some(flow),
+                    providers: &Providers::of([&provider], &discovery),
+                    managed: Managed {
+                        guarded: &guarded,
+                        sighted: &Sighted::default(),
+                        discovery: &discovery,
+                    },
+                    coverage: &coverage,
+                    ancestors: &Ancestors { uids: BTreeSet::from(["1".to_owned()]), resources: pods() },
+                    ..wanted.clone()
+                })
+            })
+        };
+        let mut all = of(&Governed::All);
+        all.extend(of(&Governed::Selected(vec![LabelRule::of(&selector)])));
+        all
+    }
+
+    /// `DELETE /pods`
+    pub(in crate::registration::plan) fn rule_words(webhook: &ValidatingWebhook) -> Vec<String> {
+        let words = |list: &Option<Vec<String>>| list.clone().unwrap_or_default().join("+");
+        let rules = webhook.rules.iter().flatten();
+        rules
+            .map(|rule| {
+                format!("{} {}/{}", words(&rule.operations), words(&rule.api_groups), words(&rule.resources))
+            })
+            .collect()
     }
 
     fn planned(namespaces: &[&str]) -> Vec<ValidatingWebhook> {

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use palisade_api::{budget, flow};
 
 use super::cel::{Expression, cel};
+use super::outage::not_terminating;
 use super::{
     FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, requirement, reselects, rule,
     selector,
@@ -80,20 +81,16 @@ impl Wanted<'_> {
         );
         vec![
             declared,
-            of_pods(
-                POD_DELETION,
-                &[rule("DELETE", "", "pods")],
-                ("staying", cel!("!has(oldObject.metadata.deletionTimestamp)")),
-            ),
+            of_pods(POD_DELETION, &[rule("DELETE", "", "pods")], ("staying", not_terminating())),
             of_pods(
                 "pod-update",
                 &[rule("UPDATE", "", "pods"), rule("UPDATE", "", "pods/resize")],
-                ("changed", cel!("object.spec != oldObject.spec || {}", parting)),
+                ("changed", cel!("{} && (object.spec != oldObject.spec || {})", not_terminating(), parting)),
             ),
             of_pods(
                 "pod-status",
                 &[rule("UPDATE", "", "pods/status")],
-                ("closing", cel!("{} || {}", parting, closing)),
+                ("closing", cel!("{} && ({} || {})", not_terminating(), parting, closing)),
             ),
         ]
     }
@@ -109,20 +106,20 @@ impl Wanted<'_> {
             return Vec::new();
         }
         let declared = self.declared("flow-controls", flow::GROUP, flow::PLURAL);
-        let of_pods =
-            |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| ValidatingWebhook {
+        let of_pods = |name: &str, rules: &[RuleWithOperations], namespaces: LabelSelector| {
+            ValidatingWebhook {
                 rules: Some(rules.to_vec()),
                 namespace_selector: Some(namespaces),
                 match_conditions: Some(vec![
                     cel!(
-                        "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) \
-                         && !(has(oldObject.status) && has(oldObject.status.phase) \
+                        "request.operation == 'CREATE' || !(has(oldObject.status) && has(oldObject.status.phase) \
                          && oldObject.status.phase in ['Succeeded', 'Failed'])"
                     )
-                    .condition("staying"),
+                    .condition("unfinished"),
                 ]),
                 ..self.webhook_at(name, "/admit/flow")
-            };
+            }
+        };
         let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
         let own = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
         let mut webhooks = vec![declared];
