@@ -23,31 +23,36 @@ pub(crate) struct Owners<'a> {
 #[derive(Debug)]
 struct Chain<'a> {
     links: Vec<(&'a Controller, &'a Workload)>,
-    /// Whether one of them is gone or going, and the pod with it.
-    ending: bool,
+    /// The highest link that is gone or going, by its place in the chain.
+    ends_at: Option<usize>,
 }
 
 impl<'a> Owners<'a> {
     /// The chain above a controller, or the link that nobody knows yet.
     fn chain(&self, controller: &'a Controller) -> Result<Chain<'a>, &'a Controller> {
-        let mut chain = Chain { links: Vec::new(), ending: false };
+        let mut chain = Chain { links: Vec::new(), ends_at: None };
         let mut next = Some(controller);
         while let Some(controller) = next.filter(|_| chain.links.len() < DEEPEST) {
             // A static pod's.
             if &*controller.kind == "Node" && controller.group.is_empty() {
                 break;
             }
-            let known = match self.watched.get_as(controller) {
-                Some((workload, meant)) => meant.then_some(workload),
-                None => self.asked.get(&controller.uid).ok_or(controller)?.as_ref(),
+            let known = match (self.watched.get_as(controller), self.watched.deleted(controller)) {
+                (Some((workload, meant)), _) => meant.then_some((workload, false)),
+                (None, Some(deleted)) => Some((deleted, true)),
+                (None, None) => {
+                    self.asked.get(&controller.uid).ok_or(controller)?.as_ref().map(|asked| (asked, false))
+                }
             };
-            let Some(workload) = known else {
-                chain.ending = true;
+            let at = chain.links.len();
+            let Some((workload, deleted)) = known else {
+                chain.ends_at = Some(at);
                 break;
             };
             match workload.end {
                 Some(End::Orphaned) => break,
-                Some(End::Collected) => chain.ending = true,
+                Some(End::Collected) => chain.ends_at = Some(at),
+                None if deleted => chain.ends_at = Some(at),
                 None => {}
             }
             chain.links.push((controller, workload));
@@ -69,10 +74,22 @@ impl<'a> Chain<'a> {
         Some(self)
     }
 
-    /// Who says how many pods are wanted: its uid, and how many. It is the lowest that has a say. But a `ReplicaSet` is
-    /// one revision of what owns it, and a `UnitedDeployment` has parts; of other owners nobody knows what their scale
-    /// counts: Prometheus' is shards.
+    /// Who says how many pods are wanted: its uid, and how many.
     fn wants(&self) -> Option<(&'a str, i64)> {
+        let (controller, workload) = self.links[self.wanting()?];
+        Some((&*controller.uid, workload.wants?))
+    }
+
+    /// Whether the pod goes with what ends. While the one that says how many pods there should be stays, the loss of a
+    /// part below it makes no pod unwanted.
+    fn is_ending(&self) -> bool {
+        self.ends_at.is_some_and(|ends_at| self.wanting().is_none_or(|wanting| wanting <= ends_at))
+    }
+
+    /// The link that says how many pods are wanted. It is the lowest that has a say. But a `ReplicaSet` is one revision
+    /// of what owns it, and a `UnitedDeployment` has parts; of other owners nobody knows what their scale counts:
+    /// Prometheus' is shards.
+    fn wanting(&self) -> Option<usize> {
         let says = |at: usize| self.links.get(at).is_some_and(|(_, workload)| workload.wants.is_some());
         let lowest = (0..self.links.len()).find(|at| says(*at))?;
         let is = |at: usize, group: &str, kind: &str| {
@@ -82,8 +99,7 @@ impl<'a> Chain<'a> {
         let own = if is(lowest, "apps", "ReplicaSet") && says(lowest + 1) { lowest + 1 } else { lowest };
         let united =
             (own..self.links.len()).rfind(|at| is(*at, "apps.kruise.io", "UnitedDeployment") && says(*at));
-        let (controller, workload) = self.links[united.unwrap_or(own)];
-        Some((&*controller.uid, workload.wants?))
+        Some(united.unwrap_or(own))
     }
 
     /// Whether a pod is one that the workload no longer wants.
@@ -126,8 +142,9 @@ pub(crate) fn membership(
             None => return Ok(Membership::None),
         },
     };
-    let unwanted =
-        chain.ending || chain.is_surplus(&pod.name) || chain.wants().is_some_and(|(_, wants)| wants == 0);
+    let unwanted = chain.is_ending()
+        || chain.is_surplus(&pod.name)
+        || chain.wants().is_some_and(|(_, wants)| wants == 0);
     Ok(if unwanted { Membership::Unwanted } else { Membership::Member })
 }
 
@@ -184,7 +201,7 @@ pub(crate) fn census(
         };
         match (&budget.pods, chain) {
             (Chosen::Of(_), None) => {}
-            (_, Some(chain)) if chain.ending => {}
+            (_, Some(chain)) if chain.is_ending() => {}
             (_, Some(chain)) => {
                 if let Some((workload, wants)) = chain.wants() {
                     let number = *wanted.entry(workload).or_insert_with(|| {
@@ -330,6 +347,67 @@ mod tests {
             .pods(3, true, Some(("ReplicaSet", "web-1")))
             .gone("web");
         assert_eq!(shop.count(&all()), if free { (0, 0, 0) } else { (3, 3, 2) });
+    }
+
+    #[test]
+    fn pods_of_a_part_that_is_deleted_are_wanted_while_the_whole_stays() {
+        let of_old = Some(("ReplicaSet", "web-1"));
+        let shop = || {
+            Shop::default()
+                .workload("Deployment", "web", 3, None)
+                .workload("ReplicaSet", "web-1", 3, Some(("Deployment", "web")))
+                .pods(3, true, of_old)
+        };
+        let is = |shop: &Shop| {
+            let controller =
+                shop.pods.of_namespace("shop").unwrap().values().next().unwrap().controller.clone();
+            membership(&Budget::read(&all()).unwrap(), &pod("x"), controller.as_deref(), &shop.owners())
+                .unwrap()
+        };
+        let deleted = shop().deleted("ReplicaSet", "web-1");
+        assert_eq!((deleted.count(&all()), is(&deleted)), ((3, 3, 2), Membership::Member));
+        assert_eq!(deleted.count(&of("apps/v1", "Deployment", "web")), (3, 3, 2));
+        let replaced = deleted.workload("ReplicaSet", "web-2", 3, Some(("Deployment", "web"))).pods(
+            3,
+            true,
+            Some(("ReplicaSet", "web-2")),
+        );
+        assert_eq!(replaced.count(&all()), (3, 6, 2), "what takes their place counts for the same whole");
+
+        let foreground =
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]});
+        let above = Some(("Deployment", "web"));
+        let terminating =
+            shop().workload_with("ReplicaSet", "web-1", &json!({"replicas": 3}), above, &foreground);
+        assert_eq!((terminating.count(&all()), is(&terminating)), ((3, 3, 2), Membership::Member));
+
+        let whole = shop().deleted("Deployment", "web").gone("web");
+        assert_eq!(
+            (whole.count(&all()), is(&whole)),
+            ((0, 0, 0), Membership::Unwanted),
+            "the cascade goes on"
+        );
+        let both = whole.deleted("ReplicaSet", "web-1");
+        assert_eq!((both.count(&all()), is(&both)), ((0, 0, 0), Membership::Unwanted));
+        let alone = Shop::default()
+            .workload("ReplicaSet", "web-1", 3, None)
+            .pods(3, true, of_old)
+            .deleted("ReplicaSet", "web-1")
+            .gone("web-1");
+        assert_eq!((alone.count(&all()), is(&alone)), ((0, 0, 0), Membership::Unwanted), "it is the whole");
+    }
+
+    #[test]
+    fn a_list_that_misses_a_part_says_that_it_is_deleted() {
+        let mut shop = Shop::default()
+            .workload("Deployment", "web", 3, None)
+            .workload("ReplicaSet", "web-1", 3, Some(("Deployment", "web")))
+            .pods(3, true, Some(("ReplicaSet", "web-1")));
+        let kind = ("apps".into(), "ReplicaSet".into());
+        for fed in [Fed::Begin, Fed::Complete(9)] {
+            shop.workloads.take(&fed, &kind, &Scale(None), &mut HashSet::new());
+        }
+        assert_eq!(shop.count(&all()), (3, 3, 2));
     }
 
     #[test]

@@ -68,6 +68,18 @@ impl Shop {
         self
     }
 
+    /// The workload is deleted, as a watch tells it.
+    pub(super) fn deleted(mut self, kind: &str, name: &str) -> Self {
+        let (kind, group) = kind.split_once('.').unwrap_or((kind, "apps"));
+        let text =
+            json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "2"}});
+        let text = text.to_string();
+        let object = Object::parse(text.as_bytes()).unwrap();
+        let key = (group.into(), kind.into());
+        self.workloads.take(&Fed::Deleted(&object), &key, &Scale(None), &mut HashSet::new());
+        self
+    }
+
     /// So many pods of a workload, available or not.
     pub(super) fn pods(mut self, count: usize, available: bool, of: Option<(&str, &str)>) -> Self {
         for _ in 0..count {

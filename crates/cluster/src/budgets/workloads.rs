@@ -1,6 +1,6 @@
 //! The workloads that own pods, slim: how many pods each wants, and who owns it in turn.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use palisade_engine::Object;
@@ -131,10 +131,17 @@ fn first_ordinal(object: &Object<'_>, (group, kind): &KindKey) -> Result<Option<
     Ok(if gaps { None } else { Some(number_at(object, &path)?.unwrap_or(0)) })
 }
 
+/// How many deleted workloads are remembered in each namespace.
+const DELETED_REMEMBERED: usize = 1_000;
+
 /// The workloads of the cluster by uid. Plain and synchronous: watches feed it.
 #[derive(Debug, Default)]
 pub struct Workloads {
     by_uid: HashMap<Box<str>, (Workload, KindKey, bool)>,
+    /// Workloads that are gone, but had a controller: their pods may still be wanted by that one.
+    deleted: HashMap<Box<str>, (Workload, KindKey)>,
+    /// The uids of those, by namespace, oldest first.
+    deletions: HashMap<Box<str>, VecDeque<Box<str>>>,
     /// Which list of a kind saw what last.
     rounds: HashMap<KindKey, bool>,
     listed: HashSet<KindKey>,
@@ -147,6 +154,28 @@ impl Workloads {
         let meant =
             *group == controller.group && *kind == controller.kind && workload.name == controller.name;
         Some((workload, meant))
+    }
+
+    /// A workload that was deleted, and had a controller.
+    pub(crate) fn deleted(&self, controller: &Controller) -> Option<&Workload> {
+        let (workload, (group, kind)) = self.deleted.get(&controller.uid)?;
+        let meant =
+            *group == controller.group && *kind == controller.kind && workload.name == controller.name;
+        meant.then_some(workload)
+    }
+
+    fn remember(&mut self, uid: &str, workload: Workload, kind: KindKey) {
+        if workload.controller.is_none() {
+            return;
+        }
+        let uids = self.deletions.entry(workload.namespace.clone()).or_default();
+        uids.push_back(uid.into());
+        if uids.len() > DELETED_REMEMBERED
+            && let Some(oldest) = uids.pop_front()
+        {
+            self.deleted.remove(&oldest);
+        }
+        self.deleted.insert(uid.into(), (workload, kind));
     }
 
     /// A workload by its name. Rare: it looks at all.
@@ -200,17 +229,20 @@ impl Workloads {
             }
             Fed::Complete(_) => {
                 let round = self.rounds.get(kind).copied().unwrap_or_default();
-                self.by_uid.retain(|_, (workload, of_kind, seen)| {
-                    let stays = of_kind != kind || *seen == round;
-                    if !stays {
-                        touched.insert((&*workload.namespace).into());
-                    }
-                    stays
-                });
+                let gone: Vec<_> = self
+                    .by_uid
+                    .extract_if(|_, (_, of_kind, seen)| of_kind == kind && *seen != round)
+                    .collect();
+                for (uid, (workload, kind, _)) in gone {
+                    touched.insert((&*workload.namespace).into());
+                    self.remember(&uid, workload, kind);
+                }
                 self.listed.insert(kind.clone());
             }
             Fed::Deleted(object) => {
-                self.by_uid.remove(&*object.metadata.uid);
+                if let Some((workload, kind, _)) = self.by_uid.remove(&*object.metadata.uid) {
+                    self.remember(&object.metadata.uid, workload, kind);
+                }
                 touched.insert(object.metadata.namespace.as_deref().unwrap_or_default().into());
             }
             Fed::Reached(_) => {}

@@ -16,6 +16,8 @@ mod finalizer_controller;
 mod flow;
 mod generated;
 mod labels;
+mod losses;
+mod outage;
 mod pods;
 mod protections;
 mod registration;

@@ -23,7 +23,7 @@ fn system_eviction() -> Expression {
     cel!("request.namespace == 'kube-system'")
 }
 
-/// A critical pod, a pod of a DaemonSet of `kube-system`, or a pod that the scheduler preempts.
+/// A critical pod, a pod of a `DaemonSet` of `kube-system`, or a pod that the scheduler preempts.
 fn system_pod() -> Expression {
     cel!(
         "(request.userInfo.username == 'system:kube-scheduler' \
