@@ -23,6 +23,7 @@ use tower::ServiceExt;
 
 use crate::metrics::Metrics;
 use crate::tls::{ServingCertificate, TlsError};
+use palisade_cluster::sync;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Longer than the 90 s after which the API server drops an idle connection, so that it is never we who
@@ -79,10 +80,10 @@ pub async fn serve_admin(
     let readyz = move || {
         let (ready, draining) = (ready.clone(), draining.clone());
         async move {
-            if *draining.borrow() > Serving::Open {
+            if sync::current(&draining) > Serving::Open {
                 return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: shutting down\n".to_owned());
             }
-            match &*ready.borrow() {
+            match sync::current(&ready) {
                 Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
                 Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
             }
@@ -163,7 +164,7 @@ async fn converse(
         async move {
             let answered = router.oneshot(request.map(Body::new)).await;
             answered.map(|mut response: Response| {
-                if *phase.borrow() > Serving::Open {
+                if sync::current(&phase) > Serving::Open {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 response

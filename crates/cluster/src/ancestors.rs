@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::discovery::{Discovery, Served};
 use crate::named::{Detail, read_named};
 use crate::policies::Policies;
+use crate::sync;
 
 /// How long to gather changes before the ancestors are worked out again.
 const GATHER: Duration = Duration::from_millis(200);
@@ -76,8 +77,8 @@ pub async fn watch_ancestors(
         if active.wait_for(|active| *active).await.is_err() {
             return;
         }
-        let rules = Rules::of(policies.borrow_and_update().as_ref());
-        let wanted = wanted(&discovery.borrow_and_update().clone().unwrap_or_default(), &rules);
+        let rules = sync::peek_newest(&mut policies, |policies| Rules::of(policies.as_ref()));
+        let wanted = wanted(&sync::newest(&mut discovery).unwrap_or_default(), &rules);
         let mut events: Events = SelectAll::new();
         for (number, watched) in wanted.iter().enumerate() {
             let gvk = GroupVersionKind::gvk(&watched.group, &watched.version, &watched.kind);
@@ -117,26 +118,22 @@ pub async fn watch_ancestors(
                 }
                 () = sleep_until(resolve_at) => {
                     if due.take().is_some() {
-                        let known = discovery.borrow().clone().unwrap_or_default();
+                        let known = sync::current(&discovery).unwrap_or_default();
                         let protected: Vec<Owned> = index.iter().flat_map(HashMap::values).cloned().collect();
                         let ancestors = resolver.resolve(&known, &protected).await;
-                        published.send_if_modified(|published| {
-                            let changed = *published != ancestors;
-                            *published = ancestors;
-                            changed
-                        });
+                        sync::send_new(&published, ancestors);
                     }
                     false
                 }
-                Ok(()) = active.changed() => !*active.borrow(),
+                Ok(()) = active.changed() => !sync::current(&active),
                 Ok(()) = discovery.changed() => true,
                 Ok(()) = policies.changed() => true,
             };
             if changed
-                && (!*active.borrow() || {
-                    let now = Rules::of(policies.borrow().as_ref());
+                && (!sync::current(&active) || {
+                    let now = sync::peek(&policies, |policies| Rules::of(policies.as_ref()));
                     now.written != rules.written
-                        || self::wanted(&discovery.borrow().clone().unwrap_or_default(), &rules) != wanted
+                        || self::wanted(&sync::current(&discovery).unwrap_or_default(), &rules) != wanted
                 })
             {
                 // What changes together is taken up together.

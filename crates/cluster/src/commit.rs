@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::feed::number;
-use crate::lock;
+use crate::sync::lock;
 
 /// How long a task waits for more requests before it ends.
 const IDLE: Duration = Duration::from_secs(60);
@@ -84,7 +84,10 @@ pub(crate) trait Account: Send + Sync + 'static {
 pub(crate) type Decided<A> = (Vec<<A as Account>::Said>, Option<<A as Account>::Status>);
 
 /// The tasks of all accounts of a kind.
-pub(crate) struct Tasks<A: Account + ?Sized>(Mutex<HashMap<A::Key, mpsc::UnboundedSender<Request<A>>>>);
+pub(crate) struct Tasks<A: Account + ?Sized>(Mutex<HashMap<A::Key, Sender<A>>>);
+
+type Sender<A> = mpsc::UnboundedSender<Request<A>>;
+type Receiver<A> = mpsc::UnboundedReceiver<Request<A>>;
 
 impl<A: Account> Default for Tasks<A> {
     fn default() -> Self {
@@ -118,26 +121,31 @@ pub(crate) async fn ask<A: Account>(
     deadline: Instant,
 ) -> Answer<A::Said> {
     let (reply, answer) = oneshot::channel();
-    let request = Request { ask, deadline, reply };
-    {
-        let mut tasks = lock(&account.tasks().0);
-        let unsent = match tasks.get(key) {
-            Some(task) => task.send(request).err().map(|error| error.0),
-            None => Some(request),
-        };
-        if let Some(request) = unsent {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            // It was just made, and its receiver is here.
-            let _ = sender.send(request);
-            tasks.insert(key.clone(), sender);
-            tokio::spawn(run(account.clone(), key.clone(), receiver));
+    let mut unsent = Some(Request { ask, deadline, reply });
+    while let Some(request) = unsent {
+        let (sender, started) = task_of(&**account, key);
+        // A task that ends in this very moment takes no more: the next round starts another.
+        unsent = sender.send(request).err().map(|error| error.0);
+        if let Some(requests) = started {
+            tokio::spawn(run(account.clone(), key.clone(), requests));
         }
     }
     answer.await.unwrap_or_else(|_| Err(unknown::<A>("the account was closed")))
 }
 
+/// The way to an account's task, and the other end of it where the task is yet to be started.
+fn task_of<A: Account>(account: &A, key: &A::Key) -> (Sender<A>, Option<Receiver<A>>) {
+    let mut tasks = lock(&account.tasks().0);
+    if let Some(task) = tasks.get(key).filter(|task| !task.is_closed()) {
+        return (task.clone(), None);
+    }
+    let (sender, receiver) = mpsc::unbounded_channel();
+    tasks.insert(key.clone(), sender.clone());
+    (sender, Some(receiver))
+}
+
 /// Serves one account until nobody has asked for a while.
-async fn run<A: Account>(account: Arc<A>, key: A::Key, mut requests: mpsc::UnboundedReceiver<Request<A>>) {
+async fn run<A: Account>(account: Arc<A>, key: A::Key, mut requests: Receiver<A>) {
     let mut newest: Option<A::Known> = None;
     while let Ok(Some(first)) = timeout(IDLE, requests.recv()).await {
         let mut batch = vec![first];
@@ -146,10 +154,14 @@ async fn run<A: Account>(account: Arc<A>, key: A::Key, mut requests: mpsc::Unbou
         }
         settle(&*account, &key, batch, &mut newest).await;
     }
-    let mut tasks = lock(&account.tasks().0);
-    // Whoever asked in this very moment finds the sender gone, or the channel closed, and starts another task.
+    // Whoever asks from now on finds the channel closed, and starts another task.
     requests.close();
-    tasks.remove(&key);
+    {
+        let mut tasks = lock(&account.tasks().0);
+        if tasks.get(&key).is_some_and(mpsc::UnboundedSender::is_closed) {
+            tasks.remove(&key);
+        }
+    }
     while let Ok(late) = requests.try_recv() {
         let _ = late.reply.send(Err(unknown::<A>("the account was closed")));
     }

@@ -14,6 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
 
 use crate::live::segment;
+use crate::sync;
 
 /// A resource that is served, in the version that its group prefers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +92,9 @@ impl Discovery {
 
 /// How a kind is served now, if it can be watched.
 pub fn watchable(discovery: &watch::Receiver<Option<Discovery>>, group: &str, kind: &str) -> Option<Served> {
-    discovery.borrow().as_ref()?.find(group, kind).filter(|served| served.watchable).cloned()
+    sync::peek(discovery, |discovery| {
+        discovery.as_ref()?.find(group, kind).filter(|served| served.watchable).cloned()
+    })
 }
 
 /// Waits until a kind is served in another version: installed anew, it may come in one.
@@ -209,11 +212,7 @@ pub async fn watch_discovery(client: Client, published: watch::Sender<Option<Dis
                 continue;
             }
         };
-        let changed = published.send_if_modified(|published| {
-            let changed = *published != new;
-            *published = new;
-            changed
-        });
+        let changed = sync::send_new(&published, new).is_some();
         again = tokio::time::Instant::now() + if changed { SETTLE } else { ROUND };
     }
 }

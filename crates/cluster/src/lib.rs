@@ -19,8 +19,7 @@ mod objects;
 mod pod_namespaces;
 mod policies;
 mod search;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+pub mod sync;
 
 use jiff::Timestamp;
 
@@ -32,11 +31,6 @@ pub use ledger::Ledger;
 pub use live::{AwaitPolicy, Live, LiveWorld, segment};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
-
-/// A poisoned lock guards plain data that is whole after every statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// As Kubernetes writes times: whole seconds.
 pub fn seconds(moment: Timestamp) -> String {

@@ -31,6 +31,7 @@ use crate::critical::{self, Services};
 use crate::discovery::{Discovery, Served};
 use crate::ledger::Ledger;
 use crate::named::{Detail, read_named};
+use crate::sync;
 
 /// How many objects one answer of the API server may hold.
 const PAGE: usize = 500;
@@ -363,14 +364,15 @@ fn known_components(
     guarded: &watch::Receiver<Option<Guarded>>,
     kind: Option<&GroupKind>,
 ) -> (Vec<Arc<ProtectedComponents>>, Option<Arc<ProtectedComponents>>) {
-    let guarded = guarded.borrow();
-    let Some(guarded) = guarded.as_ref() else { return (Vec::new(), None) };
-    (kind.map(|kind| guarded.about(kind)).unwrap_or_default(), guarded.built_in.clone())
+    sync::peek(guarded, |guarded| {
+        let Some(guarded) = guarded.as_ref() else { return (Vec::new(), None) };
+        (kind.map(|kind| guarded.about(kind)).unwrap_or_default(), guarded.built_in.clone())
+    })
 }
 
 /// Whether a `CriticalService` that is known may be about a subject. A replica serves nobody before it knows them.
 fn concern(services: &watch::Receiver<Option<Services>>, subject: &Subject<'_>) -> bool {
-    services.borrow().as_ref().is_some_and(|services| services.concern(subject))
+    sync::peek(services, |services| services.as_ref().is_some_and(|services| services.concern(subject)))
 }
 
 /// A name as one segment of a path, whatever is in it.

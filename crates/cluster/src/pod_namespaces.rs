@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use crate::sync;
 use futures::stream::{StreamExt, select_all};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PartialObjectMeta};
@@ -99,13 +100,7 @@ pub async fn watch_protected_pods(client: Client, namespaces: watch::Sender<Opti
         }
         let all: Option<Vec<_>> = indices.iter().map(PodNamespaces::namespaces).collect();
         let all = all.map(|sets| sets.into_iter().flatten().cloned().collect());
-        namespaces.send_if_modified(|published| {
-            let changed = *published != all;
-            if changed {
-                *published = all;
-            }
-            changed
-        });
+        sync::send_new(&namespaces, all);
     }
 }
 

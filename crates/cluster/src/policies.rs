@@ -10,6 +10,7 @@ use palisade_engine::Protections;
 use tokio::sync::watch;
 
 use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::sync;
 
 /// One protection, as it was last seen.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ pub async fn watch_protections(client: Client, published: watch::Sender<Option<P
             Change::Put(object) => drop(current.insert(object.name_any(), Policy::read(&object))),
             Change::Gone(object) => drop(current.remove(&object.name_any())),
         }
-        published.send_replace(Some(Policies::new(current.clone())));
+        sync::send(&published, Some(Policies::new(current.clone())));
     })
     .await;
 }

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use palisade_api::names;
+use palisade_cluster::sync;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -96,12 +97,8 @@ async fn stand_until(
 }
 
 fn publish(leadership: &watch::Sender<Leadership>, new: Leadership) {
-    let mut before = new;
-    leadership.send_if_modified(|published| {
-        before = std::mem::replace(published, new);
-        before != new
-    });
-    if before.leading != new.leading {
+    let before = sync::send_new(leadership, new);
+    if before.is_some_and(|before| before.leading != new.leading) {
         tracing::info!(leading = new.leading, "leadership changed");
     }
 }
@@ -204,6 +201,8 @@ pub async fn suspend(client: Client, namespace: &str, suspended: bool) -> kube::
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use palisade_cluster::sync::lock;
+
     use super::*;
 
     /// A Lease in memory, of an API server that can stand still.
@@ -220,14 +219,17 @@ mod tests {
         }
 
         fn write(&self, lease: &Lease, expected: Option<&str>) -> kube::Result<()> {
-            let mut stored = self.lease.lock().unwrap();
+            let writes = {
+                let mut writes = lock(&self.writes);
+                *writes += 1;
+                *writes
+            };
+            let mut stored = lock(&self.lease);
             if stored.as_ref().and_then(|stored| stored.metadata.resource_version.as_deref()) != expected {
                 return Err(kube::Error::Api(Box::new(
                     kube::core::Status::failure("", "Conflict").with_code(409),
                 )));
             }
-            let mut writes = self.writes.lock().unwrap();
-            *writes += 1;
             let mut lease = lease.clone();
             lease.metadata.resource_version = Some(writes.to_string());
             *stored = Some(lease);
@@ -235,7 +237,7 @@ mod tests {
         }
 
         fn holder(&self) -> Option<String> {
-            let stored = self.lease.lock().unwrap();
+            let stored = lock(&self.lease);
             stored.as_ref()?.spec.as_ref()?.holder_identity.clone()
         }
     }
@@ -243,7 +245,7 @@ mod tests {
     impl LeaseStore for Arc<Stored> {
         async fn read(&self) -> kube::Result<Option<Lease>> {
             self.answers().await;
-            Ok(self.lease.lock().unwrap().clone())
+            Ok(lock(&self.lease).clone())
         }
 
         async fn create(&self, lease: &Lease) -> kube::Result<()> {
@@ -273,7 +275,7 @@ mod tests {
 
     impl Replica {
         fn leads(&self) -> bool {
-            self.leadership.borrow().leading
+            sync::current(&self.leadership).leading
         }
 
         async fn until_leading(&mut self, leading: bool) {
@@ -287,13 +289,13 @@ mod tests {
         let stored = Arc::new(Stored::default());
         let mut replica = start(&stored, "a");
         replica.until_leading(true).await;
-        stored.stands_still.send_replace(true);
+        sync::send(&stored.stands_still, true);
         let since = Instant::now();
         replica.until_leading(false).await;
         assert!(since.elapsed() < LEASE, "{:?}", since.elapsed());
         sleep(3 * LEASE).await;
         assert!(!replica.leads());
-        stored.stands_still.send_replace(false);
+        sync::send(&stored.stands_still, false);
         replica.until_leading(true).await;
     }
 
@@ -316,11 +318,11 @@ mod tests {
         let stored = Arc::new(Stored::default());
         let (mut a, b) = (start(&stored, "a"), start(&stored, "b"));
         a.until_leading(true).await;
-        stored.stands_still.send_replace(true);
+        sync::send(&stored.stands_still, true);
         a.until_leading(false).await;
         sleep(5 * LEASE).await;
         assert!(!a.leads() && !b.leads());
-        stored.stands_still.send_replace(false);
+        sync::send(&stored.stands_still, false);
         sleep(3 * LEASE).await;
         assert!(a.leads() != b.leads(), "{} {}", a.leads(), b.leads());
     }
@@ -331,7 +333,7 @@ mod tests {
         let mut replica = start(&stored, "a");
         replica.until_leading(true).await;
         {
-            let mut lease = stored.lease.lock().unwrap();
+            let mut lease = lock(&stored.lease);
             let lease = lease.as_mut().unwrap();
             lease.metadata.resource_version = Some("another".to_owned());
             lease.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
@@ -345,7 +347,7 @@ mod tests {
         let mut replica = start(&stored, "a");
         replica.until_leading(true).await;
         let Replica { stop, task, .. } = replica;
-        stop.send_replace(true);
+        sync::send(&stop, true);
         task.await.unwrap();
         assert_eq!(stored.holder(), None);
     }

@@ -125,7 +125,7 @@ impl Budgets {
         controller: Option<&Controller>,
     ) -> Answer<Membership> {
         self.lookup
-            .with_owners(&known.key.namespace, |owners| {
+            .with_owners(&known.key.namespace, |owners, _| {
                 membership(budget, pod, controller, owners).map_err(|missing| vec![missing])
             })
             .await
@@ -177,11 +177,7 @@ impl Budgets {
             self.lookup.index.want_kind((target.group.as_str().into(), target.kind.as_str().into()));
         }
         let Key { namespace, .. } = &known.key;
-        self.lookup
-            .with_owners(namespace, |owners| {
-                census(budget, namespace, self.lookup.index.pods().of_namespace(namespace), owners)
-            })
-            .await
+        self.lookup.with_owners(namespace, |owners, pods| census(budget, namespace, pods, owners)).await
     }
 
     /// How a budget stands now, for its status. `lives_on` are pods that were seen to live on.
@@ -190,12 +186,11 @@ impl Budgets {
         let census = self.census(known).await?;
         let mut status = known.status.clone();
         {
-            let pods = self.lookup.index.pods();
-            let seen = Seen {
-                pods: pods.of_namespace(&known.key.namespace),
-                revision: pods.revision(),
-                event_revision: pods.event_revision(),
+            let (pods, revision, event_revision) = {
+                let pods = self.lookup.index.pods();
+                (pods.share_namespace(&known.key.namespace), pods.revision(), pods.event_revision())
             };
+            let seen = Seen { pods: pods.as_deref(), revision, event_revision };
             sweep(&mut status, seen, lives_on, Timestamp::now());
         }
         Numbers::of(budget, &census, &status).show(&mut status, known.generation);

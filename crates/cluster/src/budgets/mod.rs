@@ -22,7 +22,7 @@ mod watches;
 mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -32,8 +32,8 @@ use palisade_engine::json::Malformed;
 use tokio::sync::{Notify, watch};
 
 use crate::feed::take_page;
-use crate::lock;
 use crate::objects::{resource, status_of};
+use crate::sync::{self, Guard, lock, read, write};
 
 pub(crate) use account::Loser;
 pub use account::{Life, Numbers};
@@ -123,28 +123,28 @@ impl Default for Index {
 }
 
 impl Index {
-    pub fn pods(&self) -> RwLockReadGuard<'_, Pods> {
-        self.pods.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn pods(&self) -> Guard<RwLockReadGuard<'_, Pods>> {
+        read(&self.pods)
     }
 
-    pub fn workloads(&self) -> RwLockReadGuard<'_, Workloads> {
-        self.workloads.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn workloads(&self) -> Guard<RwLockReadGuard<'_, Workloads>> {
+        read(&self.workloads)
     }
 
     /// The budgets of a namespace.
     pub fn budgets_in(&self, namespace: &str) -> Vec<Arc<Known>> {
-        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        let budgets = read(&self.budgets);
         budgets.get(namespace).map(|budgets| budgets.values().cloned().collect()).unwrap_or_default()
     }
 
     pub fn budget(&self, key: &Key) -> Option<Arc<Known>> {
-        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        let budgets = read(&self.budgets);
         budgets.get(&key.namespace)?.get(&key.name).cloned()
     }
 
     /// All budgets.
     pub fn budgets(&self) -> Vec<Arc<Known>> {
-        let budgets = self.budgets.read().unwrap_or_else(PoisonError::into_inner);
+        let budgets = read(&self.budgets);
         budgets.values().flat_map(BTreeMap::values).cloned().collect()
     }
 
@@ -178,11 +178,11 @@ impl Index {
 
     /// Whether every watch that decisions are made from has listed.
     pub fn is_listed(&self) -> bool {
+        if !self.pods().is_listed() {
+            return false;
+        }
         let workloads = self.workloads();
-        self.pods().is_listed()
-            && watches::ALWAYS_WATCHED
-                .iter()
-                .all(|&(group, kind)| workloads.is_listed(&(group.into(), kind.into())))
+        watches::ALWAYS_WATCHED.iter().all(|&(group, kind)| workloads.is_listed(&(group.into(), kind.into())))
     }
 
     /// How long the watch of pods has been silent; nothing while there is none. It is never silent for long: it ends and
@@ -202,13 +202,14 @@ impl Index {
     }
 
     fn want_kind(&self, kind: KindKey) {
-        if lock(&self.kinds).insert(kind) {
+        let is_new = lock(&self.kinds).insert(kind);
+        if is_new {
             self.kinds_changed.notify_one();
         }
     }
 
     fn touch_all(&self, namespaces: HashSet<Arc<str>>) {
-        self.seen.send_modify(|seen| *seen += 1);
+        sync::count(&self.seen);
         if namespaces.is_empty() {
             return;
         }
@@ -216,11 +217,11 @@ impl Index {
         self.touched_some.notify_one();
     }
 
-    fn write_pods(&self) -> RwLockWriteGuard<'_, Pods> {
-        self.pods.write().unwrap_or_else(PoisonError::into_inner)
+    fn write_pods(&self) -> Guard<RwLockWriteGuard<'_, Pods>> {
+        write(&self.pods)
     }
 
-    fn write_workloads(&self) -> RwLockWriteGuard<'_, Workloads> {
-        self.workloads.write().unwrap_or_else(PoisonError::into_inner)
+    fn write_workloads(&self) -> Guard<RwLockWriteGuard<'_, Workloads>> {
+        write(&self.workloads)
     }
 }

@@ -17,11 +17,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::budgets::census::Owners;
 use crate::budgets::workloads::{Scale, Workload};
-use crate::budgets::{Controller, Index};
+use crate::budgets::{Controller, Index, NamespacePods};
 use crate::discovery::{Discovery, Served, discover};
 use crate::live::{WHOLE, get, segment};
-use crate::lock;
 use crate::named::{Detail, read_named};
+use crate::sync::{self, lock};
 
 /// How long one question to the API server may take.
 const CALL: Duration = Duration::from_secs(3);
@@ -42,14 +42,15 @@ impl Lookup {
     pub(super) async fn with_owners<T>(
         &self,
         namespace: &str,
-        compute: impl Fn(&Owners<'_>) -> Result<T, Vec<Controller>>,
+        compute: impl Fn(&Owners<'_>, Option<&NamespacePods>) -> Result<T, Vec<Controller>>,
     ) -> Answer<T> {
         let mut asked: HashMap<Box<str>, Option<Workload>> = HashMap::new();
         // A chain has few links, and each round learns at least one.
         for _ in 0..16 {
+            let pods = self.index.pods().share_namespace(namespace);
             let missing = {
                 let workloads = self.index.workloads();
-                match compute(&Owners { watched: &workloads, asked: &asked }) {
+                match compute(&Owners { watched: &workloads, asked: &asked }, pods.as_deref()) {
                     Ok(computed) => return Ok(computed),
                     Err(missing) => missing,
                 }
@@ -64,17 +65,20 @@ impl Lookup {
 
     /// An owner, asked for by name: `None` if it is gone.
     async fn owner(&self, namespace: &str, owner: &Controller) -> Answer<Option<Workload>> {
-        if let Some((known, at)) = lock(&self.index.asked).get(&owner.uid)
+        let asked_before = lock(&self.index.asked).get(&owner.uid).cloned();
+        if let Some((known, at)) = asked_before
             && (known.is_none() || at.elapsed() < OWNER_FRESH)
         {
-            return Ok(known.clone());
+            return Ok(known);
         }
         let kind = (owner.group.clone(), owner.kind.clone());
         self.index.want_kind(kind.clone());
         let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
-        let served = match self.discovery.borrow().as_ref() {
-            None => return Err(unknown("it is not known yet what is served".to_owned())),
-            Some(discovery) => discovery.find(&owner.group, &owner.kind).cloned(),
+        let served = sync::peek(&self.discovery, |discovery| {
+            discovery.as_ref().map(|discovery| discovery.find(&owner.group, &owner.kind).cloned())
+        });
+        let Some(served) = served else {
+            return Err(unknown("it is not known yet what is served".to_owned()));
         };
         let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
         let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
@@ -127,8 +131,9 @@ impl Lookup {
     ) -> Answer<bool> {
         let unknown =
             |why: String| Unknown::new(format!("which pods {} {} selects", owner.kind, owner.name), why);
-        let served =
-            self.discovery.borrow().as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned());
+        let served = sync::peek(&self.discovery, |discovery| {
+            discovery.as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned())
+        });
         let Some(served) = served else { return Ok(true) };
         let path = served.path(Some(namespace));
         let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);

@@ -76,7 +76,8 @@ pub struct Pods {
     revision: u64,
     /// The last event, or the list that showed what no event had.
     event_revision: u64,
-    namespaces: HashMap<Arc<str>, NamespacePods>,
+    /// Shared with whoever counts them at the time, who has no lock then.
+    namespaces: HashMap<Arc<str>, Arc<NamespacePods>>,
     pool: Pool,
 }
 
@@ -96,11 +97,16 @@ impl Pods {
     }
 
     pub fn of_namespace(&self, namespace: &str) -> Option<&NamespacePods> {
-        self.namespaces.get(namespace)
+        self.namespaces.get(namespace).map(|pods| &**pods)
+    }
+
+    /// The same, for use without a lock.
+    pub fn share_namespace(&self, namespace: &str) -> Option<Arc<NamespacePods>> {
+        self.namespaces.get(namespace).cloned()
     }
 
     pub fn count(&self) -> usize {
-        self.namespaces.values().map(HashMap::len).sum()
+        self.namespaces.values().map(|pods| pods.len()).sum()
     }
 
     /// Takes what was fed, and returns the namespaces that it changed.
@@ -115,9 +121,8 @@ impl Pods {
                 let round = self.round;
                 let mut gone = false;
                 for (namespace, pods) in &mut self.namespaces {
-                    let before = pods.len();
-                    pods.retain(|_, pod| pod.round == round);
-                    if pods.len() != before {
+                    if pods.values().any(|pod| pod.round != round) {
+                        Arc::make_mut(pods).retain(|_, pod| pod.round == round);
                         gone = true;
                         touched.insert(namespace.clone());
                     }
@@ -143,7 +148,7 @@ impl Pods {
                     touched.insert(key.clone());
                 }
                 if let Some(pods) = self.namespaces.get_mut(namespace) {
-                    pods.remove(&*pod.metadata.uid);
+                    Arc::make_mut(pods).remove(&*pod.metadata.uid);
                     if pods.is_empty() {
                         self.namespaces.remove(namespace);
                     }
@@ -179,7 +184,8 @@ impl Pods {
         };
         let namespace = self.pool.word(metadata.namespace.as_deref().unwrap_or_default());
         touched.insert(namespace.clone());
-        self.namespaces.entry(namespace).or_default().insert((&*metadata.uid).into(), pod);
+        let pods = Arc::make_mut(self.namespaces.entry(namespace).or_default());
+        pods.insert((&*metadata.uid).into(), pod);
         revision
     }
 }

@@ -1,7 +1,7 @@
 //! What keeps the index: a watch of budgets always, of pods and workloads while there are budgets.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, DynamicObject, ListParams};
@@ -16,8 +16,8 @@ use crate::budgets::{Index, KindKey, Known, budget_resource};
 use crate::discovery::{Discovery, served_otherwise, watchable};
 use crate::feed::{Fed, feed, list};
 use crate::live::{WHOLE, segment};
-use crate::lock;
 use crate::objects::{Change, watch_objects};
+use crate::sync::{self, lock, read, write};
 
 /// The workloads that nearly every cluster has.
 pub(crate) const ALWAYS_WATCHED: &[(&str, &str)] =
@@ -48,27 +48,27 @@ pub async fn watch_budgets(client: Client, index: Arc<Index>) {
 impl Index {
     fn replace_budgets(&self, budgets: BTreeMap<String, BTreeMap<String, Arc<Known>>>) {
         let namespaces: HashSet<Arc<str>> = budgets.keys().map(|name| name.as_str().into()).collect();
-        *self.budgets.write().unwrap_or_else(PoisonError::into_inner) = budgets;
-        self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+        *write(&self.budgets) = budgets;
+        sync::count_lists(&self.specs);
         self.touch_all(namespaces);
     }
 
     fn put_budget(&self, known: Known) {
         let namespace = known.key.namespace.clone();
-        let mut budgets = self.budgets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut budgets = write(&self.budgets);
         let spaces = budgets.entry(namespace.clone()).or_default();
         let same = |old: &Arc<Known>| old.uid == known.uid && old.generation == known.generation;
         let changed = !spaces.get(&known.key.name).is_some_and(same);
         spaces.insert(known.key.name.clone(), Arc::new(known));
         drop(budgets);
         if changed {
-            self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+            sync::count_lists(&self.specs);
         }
         self.touch_all(HashSet::from([namespace.into()]));
     }
 
     fn remove_budget(&self, namespace: &str, name: &str) {
-        let mut budgets = self.budgets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut budgets = write(&self.budgets);
         if let Some(spaces) = budgets.get_mut(namespace) {
             spaces.remove(name);
             if spaces.is_empty() {
@@ -76,7 +76,7 @@ impl Index {
             }
         }
         drop(budgets);
-        self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+        sync::count_lists(&self.specs);
     }
 
     /// Says that there are no budgets, because nobody looks.
@@ -86,11 +86,11 @@ impl Index {
 
     /// Whether all that decisions need is known: the budgets, and where there are any, pods and workloads.
     pub fn is_ready(&self) -> bool {
-        self.specs.borrow().is_some() && (!self.has_budgets() || self.is_listed())
+        sync::peek(&self.specs(), Option::is_some) && (!self.has_budgets() || self.is_listed())
     }
 
     fn has_budgets(&self) -> bool {
-        !self.budgets.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !read(&self.budgets).is_empty()
     }
 
     /// Lets go of all pods and workloads.

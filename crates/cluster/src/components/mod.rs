@@ -20,6 +20,7 @@ use palisade_engine::ProtectedComponents;
 use tokio::sync::watch;
 
 use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::sync;
 
 pub(crate) use question::list_protections;
 pub use sight::{Scaled, Sighted, watch_components};
@@ -90,7 +91,7 @@ pub async fn watch_protections(
             }
             Change::Gone(object) => drop(current.by_name.remove(&object.name_any())),
         }
-        published.send_replace(Some(current.clone()));
+        sync::send(&published, Some(current.clone()));
     })
     .await;
 }

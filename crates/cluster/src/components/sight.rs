@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::Guarded;
 use crate::discovery::Discovery;
 use crate::feed::{Fed, Mirror, Source, follow};
-use crate::lock;
+use crate::sync::{self, lock};
 
 /// How long to gather changes before they are told.
 const GATHER: Duration = Duration::from_millis(300);
@@ -82,8 +82,9 @@ pub async fn watch_components(
     let noticed_tx = Arc::new(noticed_tx);
     let mut watched: BTreeMap<Feed, Watched> = BTreeMap::new();
     loop {
-        let wanted = match (&*guarded.borrow_and_update(), &*discovery.borrow_and_update()) {
-            (Some(guarded), Some(discovery)) if *active.borrow_and_update() => wanted(guarded, discovery),
+        let newest = (sync::newest(&mut guarded), sync::newest(&mut discovery), sync::newest(&mut active));
+        let wanted = match newest {
+            (Some(guarded), Some(discovery), true) => wanted(&guarded, &discovery),
             _ => BTreeMap::new(),
         };
         // One that asks for something else is watched anew.
@@ -105,7 +106,8 @@ pub async fn watch_components(
         loop {
             // Half an answer would take rules away, and a replica that does not lead has none.
             let listed = watched.values().all(|watched| watched.listed.load(Ordering::Relaxed));
-            if listed && *active.borrow() && discovery.borrow().is_some() && guarded.borrow().is_some() {
+            let is_known = sync::peek(&discovery, Option::is_some) && sync::peek(&guarded, Option::is_some);
+            if listed && sync::current(&active) && is_known {
                 publish(&watched, &published);
             }
             tokio::select! {
@@ -114,7 +116,7 @@ pub async fn watch_components(
                 Ok(()) = active.changed() => break,
                 Ok(()) = noticed.changed() => {
                     sleep(GATHER).await;
-                    noticed.borrow_and_update();
+                    noticed.mark_unchanged();
                 }
             }
         }
@@ -151,13 +153,9 @@ fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Option<S
             },
         );
         sighted.scaled.entry(protection.clone()).or_default().extend(scaled);
+        drop(names);
     }
-    published.send_if_modified(|known| {
-        let sighted = Some(sighted);
-        let changed = *known != sighted;
-        *known = sighted;
-        changed
-    });
+    sync::send_new(published, Some(sighted));
 }
 
 fn wanted(guarded: &Guarded, discovery: &Discovery) -> BTreeMap<Feed, Option<Arc<ProtectedComponents>>> {
@@ -208,15 +206,16 @@ async fn keep(
             let read = |object: &Object<'_>| Ok::<_, ()>(parent(object));
             let complete = matches!(fed, Fed::Complete(_));
             listed.fetch_or(complete, Ordering::Relaxed);
-            if !lock(&names).take(&fed, key, read).is_empty() || complete {
-                noticed.send_replace(());
+            let changed = !lock(&names).take(&fed, key, read).is_empty();
+            if changed || complete {
+                sync::send(&noticed, ());
             }
         }
         // What was last known is asked about, and nobody waits for what can't be watched.
         Err(broken) => {
             tracing::warn!(path = wanted.path, why = %broken, "watching components");
             listed.store(true, Ordering::Relaxed);
-            noticed.send_replace(());
+            sync::send(&noticed, ());
         }
     })
     .await;

@@ -17,8 +17,8 @@ use super::{Resolved, Services};
 use crate::discovery::{Discovery, Served};
 use crate::feed::{Broken, Fed, Mirror, Source, follow};
 use crate::live::Live;
-use crate::lock;
 use crate::named::name_selector;
+use crate::sync::{self, lock};
 
 /// How long to gather changes before they are told.
 const GATHER: Duration = Duration::from_millis(200);
@@ -63,7 +63,7 @@ pub enum Sight {
 /// What all watches show.
 #[derive(Default)]
 pub struct Dependents {
-    feeds: Mutex<BTreeMap<Feed, Watched>>,
+    feeds: Mutex<BTreeMap<Feed, Arc<Watched>>>,
     discovery: Mutex<Option<Discovery>>,
     /// Why resources that are not served can't be taken to be empty.
     doubtful: Mutex<BTreeMap<Resource, String>>,
@@ -137,16 +137,16 @@ impl Dependents {
         name: Option<&String>,
         wanted: impl Fn(&Kept) -> bool,
     ) -> Sight {
-        let discovery = lock(&self.discovery);
-        let Some(discovery) = &*discovery else {
+        let resolved = lock(&self.discovery).as_ref().map(|discovery| discovery.resolve(resource).cloned());
+        let Some(served) = resolved else {
             return Sight::Unknown("it has not been looked at yet".to_owned());
         };
-        let Some(served) = discovery.resolve(resource) else {
+        let Some(served) = served else {
             return lock(&self.doubtful).get(resource).cloned().map_or(Sight::NotServed, Sight::Unknown);
         };
         let feed = Feed { path: served.path(namespace), name: name.cloned() };
-        let feeds = lock(&self.feeds);
-        let Some(watched) = feeds.get(&feed) else {
+        let watched = lock(&self.feeds).get(&feed).cloned();
+        let Some(watched) = watched else {
             let why = if served.watchable { "it has not been looked at yet" } else { "it can't be watched" };
             return Sight::Unknown(why.to_owned());
         };
@@ -172,20 +172,23 @@ impl Dependents {
         wanted: BTreeMap<Feed, BTreeSet<String>>,
         noticed: &Arc<watch::Sender<()>>,
     ) {
-        let mut feeds = lock(&self.feeds);
+        // Nobody else changes it.
+        let mut feeds = lock(&self.feeds).clone();
         feeds.retain(|feed, watched| wanted.get(feed) == Some(&watched.finalizers));
         for (feed, finalizers) in wanted {
             feeds.entry(feed.clone()).or_insert_with(|| {
                 let view = Arc::new(Mutex::new(View::default()));
                 let watching =
                     keep_view(client.clone(), feed, finalizers.clone(), view.clone(), noticed.clone());
-                Watched { view, finalizers, task: tokio::spawn(watching) }
+                Arc::new(Watched { view, finalizers, task: tokio::spawn(watching) })
             });
         }
+        let before = std::mem::replace(&mut *lock(&self.feeds), feeds);
+        drop(before);
     }
 
     fn tell(&self) {
-        self.changed.send_modify(|changes| *changes += 1);
+        sync::count(&self.changed);
     }
 }
 
@@ -203,17 +206,18 @@ pub async fn watch_dependents(
     loop {
         let discovered = discovery.has_changed().unwrap_or(false);
         let (wanted, unserved) = {
-            let (services, discovery) = (services.borrow_and_update(), discovery.borrow_and_update());
+            let (services, discovery) = (sync::newest(&mut services), sync::newest(&mut discovery));
             lock(&dependents.discovery).clone_from(&discovery);
-            match (&*services, &*discovery) {
-                (Some(services), Some(discovery)) if *active.borrow_and_update() => {
-                    (wanted(services, discovery), unserved(services, discovery))
+            match (services, discovery, sync::newest(&mut active)) {
+                (Some(services), Some(discovery), true) => {
+                    (wanted(&services, &discovery), unserved(&services, &discovery))
                 }
                 _ => (BTreeMap::new(), BTreeSet::new()),
             }
         };
         dependents.watch(&client, wanted, &noticed_tx);
-        if discovered || unserved != asked || !lock(&dependents.doubtful).is_empty() {
+        let in_doubt = !lock(&dependents.doubtful).is_empty();
+        if discovered || unserved != asked || in_doubt {
             let doubtful = doubtful(&client, &unserved).await;
             *lock(&dependents.doubtful) = doubtful;
             asked = unserved;
@@ -227,7 +231,7 @@ pub async fn watch_dependents(
                 Ok(()) = active.changed() => break,
                 Ok(()) = noticed.changed() => {
                     sleep(GATHER).await;
-                    noticed.borrow_and_update();
+                    noticed.mark_unchanged();
                     dependents.tell();
                 }
             }
@@ -298,8 +302,9 @@ async fn keep_view(
     let query: Vec<(&str, &str)> = selector.iter().map(|selector| ("fieldSelector", &**selector)).collect();
     let source = Source { client: &client, path: &feed.path, query: &query, metadata_only: true };
     follow(&source, |fed| {
-        if lock(&view).take(fed, feed.name.is_some(), &finalizers) {
-            noticed.send_replace(());
+        let changed = lock(&view).take(fed, feed.name.is_some(), &finalizers);
+        if changed {
+            sync::send(&noticed, ());
         }
     })
     .await;

@@ -22,6 +22,7 @@ use palisade_engine::Subject;
 use tokio::sync::watch;
 
 use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::sync;
 
 pub use dependents::{Dependent, Dependents, Sight, watch_dependents};
 pub(crate) use question::{list_services, read_page};
@@ -81,7 +82,7 @@ pub async fn watch_services(client: Client, published: watch::Sender<Option<Serv
             Change::Put(object) => current.0.extend([named(&object)]),
             Change::Gone(object) => drop(current.0.remove(&object.name_any())),
         }
-        published.send_replace(Some(current.clone()));
+        sync::send(&published, Some(current.clone()));
     })
     .await;
 }

@@ -19,8 +19,8 @@ use super::window::{Beyond, Charged, Removal, Windows};
 use super::{Flows, Known, flow_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::live::{METADATA, get, segment};
-use crate::lock;
 use crate::objects::exist;
+use crate::sync::lock;
 
 /// How long a request waits for the watch to bring a flow control that is there.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -245,8 +245,7 @@ impl Flows {
     }
 
     fn sweep(&self, windows: &mut Windows<'_>, lives_on: &HashMap<String, Stamp>) {
-        let departures = lock(&self.departures);
-        windows.sweep(|uid| departures.of(uid), lives_on);
+        windows.sweep(|uid| lock(&self.departures).of(uid), lives_on);
     }
 
     /// Whether a pod is there, and not going. Nobody's word is nothing.

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use palisade_api::flow::{Pending, Stamp};
 
 use super::window::Removal;
-use crate::lock;
+use crate::sync::lock;
 
 /// How many slots are charged in advance, and when.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use palisade_api::flow::Stamp;
 
-use crate::lock;
+use crate::sync::lock;
 
 /// Two clocks may run apart by one part in so many.
 const DRIFT: i64 = 1_000;

@@ -1,7 +1,7 @@
 //! The flow controls that there are, kept by a watch, and read and written one by one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -15,8 +15,8 @@ use super::departures::{Departure, Departures};
 use super::{Known, flow_resource};
 use crate::commit::{Entry, Tasks};
 use crate::feed::number;
-use crate::lock;
 use crate::objects::{Change, watch_objects};
+use crate::sync::{self, lock, read, write};
 
 /// All flow controls, and what is charged to them.
 pub struct Flows {
@@ -56,11 +56,11 @@ impl Flows {
 
     /// Those that there are.
     pub fn controls(&self) -> Vec<Arc<Known>> {
-        self.controls.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        read(&self.controls).values().cloned().collect()
     }
 
     pub fn control(&self, name: &str) -> Option<Arc<Known>> {
-        self.controls.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        read(&self.controls).get(name).cloned()
     }
 
     /// Told when one comes, goes, or asks for something else. `None` before the first list.
@@ -85,7 +85,7 @@ impl Flows {
             Change::All(objects) => self.replace(objects.iter().map(Known::read).collect()),
             Change::Put(object) => self.put(Known::read(&object)),
             Change::Gone(object) => {
-                let mut controls = self.controls.write().unwrap_or_else(PoisonError::into_inner);
+                let mut controls = write(&self.controls);
                 controls.remove(&object.name_any());
                 drop(controls);
                 self.tell(true);
@@ -110,13 +110,13 @@ impl Flows {
             self.observe_clocks(known);
         }
         let all = all.into_iter().map(|known| (known.name.clone(), Arc::new(known)));
-        *self.controls.write().unwrap_or_else(PoisonError::into_inner) = all.collect();
+        *write(&self.controls) = all.collect();
         self.tell(true);
     }
 
     fn put(&self, known: Known) {
         self.observe_clocks(&known);
-        let mut controls = self.controls.write().unwrap_or_else(PoisonError::into_inner);
+        let mut controls = write(&self.controls);
         let same = |old: &Arc<Known>| old.uid == known.uid && old.generation == known.generation;
         let changed = !controls.get(&known.name).is_some_and(same);
         controls.insert(known.name.clone(), Arc::new(known));
@@ -126,9 +126,9 @@ impl Flows {
 
     fn tell(&self, specs: bool) {
         if specs {
-            self.specs.send_modify(|specs| *specs = Some(specs.unwrap_or(0) + 1));
+            sync::count_lists(&self.specs);
         }
-        self.seen.send_modify(|seen| *seen += 1);
+        sync::count(&self.seen);
     }
 
     fn observe_clocks(&self, known: &Known) {

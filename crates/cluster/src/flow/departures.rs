@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::Flows;
 use crate::feed::{Fed, watch_from_now};
+use crate::sync;
 
 /// More than that are not remembered.
 const REMEMBERED: usize = 20_000;
@@ -57,8 +58,8 @@ impl Departures {
 pub async fn watch_departures(client: Client, flows: Arc<Flows>, mut leading: watch::Receiver<bool>) {
     let mut specs = flows.specs();
     loop {
-        let wanted = *leading.borrow_and_update() && !flows.controls().is_empty();
-        specs.borrow_and_update();
+        specs.mark_unchanged();
+        let wanted = sync::newest(&mut leading) && !flows.controls().is_empty();
         let watching = async {
             if !wanted {
                 return std::future::pending().await;

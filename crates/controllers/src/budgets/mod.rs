@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use palisade_cluster::budgets::{Budgets, Index, Key, Known};
+use palisade_cluster::sync;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -59,7 +60,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
             Ok(()) = inputs.leadership.changed() => HashSet::new(),
             () = sleep(TICK) => HashSet::new(),
         };
-        let led = std::mem::replace(&mut leading, inputs.leadership.borrow_and_update().leading);
+        let led = std::mem::replace(&mut leading, sync::newest(&mut inputs.leadership).leading);
         if !leading {
             keeper.since.clear();
             continue;
@@ -69,7 +70,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
         if all {
             round = Instant::now();
         }
-        let carried = inputs.carried.borrow_and_update().clone();
+        let carried = sync::newest(&mut inputs.carried);
         let due = keeper.expiring(&index);
         let budgets: Vec<Arc<Known>> = index
             .budgets()

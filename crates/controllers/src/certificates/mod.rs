@@ -14,6 +14,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::names;
+use palisade_cluster::sync;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -55,6 +56,7 @@ impl Certificates {
             watcher::Config::default().fields(&format!("metadata.name={}", names::TLS_SECRET)).timeout(60);
         let mut events = watcher(self.secrets.clone(), config).default_backoff().boxed();
         let mut round = tokio::time::interval(LOOK);
+        let held = material.subscribe();
         loop {
             tokio::select! {
                 Some(event) = events.next() => {
@@ -66,16 +68,12 @@ impl Certificates {
                 _ = round.tick() => {}
                 Ok(()) = leadership.changed() => {}
             }
-            let leading = leadership.borrow().leading;
-            let last = material.borrow().clone();
+            let leading = sync::current(&leadership).leading;
+            let last = sync::current(&held);
             let looked = if leading { self.look(Some(&last)).await } else { self.read().await };
             match looked {
                 Ok(new) => {
-                    material.send_if_modified(|published| {
-                        let changed = *published != new;
-                        *published = new;
-                        changed
-                    });
+                    sync::send_new(&material, new);
                 }
                 // What we serve is still good: nothing changes until the Secret is.
                 Err(error) => tracing::warn!(%error, "keeping the serving certificate"),

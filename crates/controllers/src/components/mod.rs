@@ -5,7 +5,7 @@
 mod plan;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject};
 use palisade_api::components::Status;
 use palisade_cluster::components::{Guarded, Sighted, component_resource};
+use palisade_cluster::sync;
 use palisade_cluster::{Discovery, seconds};
 use palisade_engine::{Reason, Verdict};
 use tokio::sync::watch;
@@ -51,13 +52,13 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
             () = sleep_until(next) => {}
         }
         next = Instant::now() + ROUND;
-        if !inputs.leadership.borrow_and_update().leading {
+        if !sync::newest(&mut inputs.leadership).leading {
             continue;
         }
-        let Some(guarded) = inputs.guarded.borrow_and_update().clone() else { continue };
-        let Some(discovery) = inputs.discovery.borrow_and_update().clone() else { continue };
-        let Some(sighted) = inputs.sighted.borrow_and_update().clone() else { continue };
-        let carried = inputs.carried.borrow_and_update().clone();
+        let Some(guarded) = sync::newest(&mut inputs.guarded) else { continue };
+        let Some(discovery) = sync::newest(&mut inputs.discovery) else { continue };
+        let Some(sighted) = sync::newest(&mut inputs.sighted) else { continue };
+        let carried = sync::newest(&mut inputs.carried);
         let view = plan::View { discovery: &discovery, sighted: &sighted, carried: &carried };
         for (name, known) in &guarded.by_name {
             let planned = |status: &Status| view.status(status, name, known, Timestamp::now());
@@ -95,14 +96,14 @@ impl Refusals {
 
     fn put(&self, name: &str, count: u64, last: Timestamp) {
         // A panic while it was held cannot have left counts that are worse than none.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = sync::lock(&self.0);
         let (refused, latest) = all.entry(name.to_owned()).or_insert((0, last));
         *refused += count;
         *latest = (*latest).max(last);
     }
 
     fn take(&self) -> BTreeMap<String, (u64, Timestamp)> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *sync::lock(&self.0))
     }
 }
 

@@ -16,6 +16,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::critical::{self, Criterion, Service, Status};
 use palisade_api::names;
 use palisade_cluster::critical::{Dependents, Services, service_resource};
+use palisade_cluster::sync;
 use palisade_engine::{Verdict, prose};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -56,12 +57,12 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
             () = sleep_until(next) => {}
         }
         next = Instant::now() + ROUND;
-        if !inputs.leadership.borrow_and_update().leading {
+        if !sync::newest(&mut inputs.leadership).leading {
             continue;
         }
-        let Some(services) = inputs.services.borrow_and_update().clone() else { continue };
-        let carried = inputs.carried.borrow_and_update().clone();
-        changes.borrow_and_update();
+        let Some(services) = sync::newest(&mut inputs.services) else { continue };
+        let carried = sync::newest(&mut inputs.carried);
+        changes.mark_unchanged();
         let view =
             plan::View { services: &services, carried: &carried, own_namespace: &inputs.own_namespace };
         for known in services.0.values() {

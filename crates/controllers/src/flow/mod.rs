@@ -18,6 +18,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::flow::{self, Pending, Stamp, Status};
 use palisade_api::names;
 use palisade_cluster::flow::{Departure, Flows, Known, Life};
+use palisade_cluster::sync;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -65,12 +66,12 @@ pub async fn keep_status(
             Ok(()) = inputs.carried.changed() => {}
             Ok(()) = inputs.leadership.changed() => {}
         }
-        if !inputs.leadership.borrow_and_update().leading {
+        if !sync::newest(&mut inputs.leadership).leading {
             keeper.since.clear();
             (keeper.count)(Tripped::Now(0));
             continue;
         }
-        let carried = inputs.carried.borrow_and_update().clone();
+        let carried = sync::newest(&mut inputs.carried);
         keeper.keep(&carried).await;
     }
 }

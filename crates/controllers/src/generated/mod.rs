@@ -8,7 +8,7 @@ mod plan;
 mod watches;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,6 +19,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::budget::{Amount, Limit};
 use palisade_api::generate::{Ask, Flavour, Wanted, wanted};
 use palisade_api::names;
+use palisade_cluster::sync::{self, Guard};
 use palisade_cluster::{Discovery, Fed, Mirror, segment};
 use palisade_engine::Object;
 use serde_json::Value;
@@ -117,24 +118,29 @@ struct Shared {
 pub type Wrote = Arc<dyn Fn() + Send + Sync>;
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Plain data, whole after every statement.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Guard<MutexGuard<'_, State>> {
+        sync::lock(&self.state)
     }
 
-    /// Puts workloads among those that are to be looked at.
-    fn queue(&self, state: &mut State, keys: impl IntoIterator<Item = Key>) {
-        let before = state.queue.len();
-        state.queue.extend(keys);
-        if state.queue.len() != before {
+    /// Changes the state, and tells if there is more to look at, or less to wait for.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let tell = {
+            let mut state = self.state();
+            let (queued, waiting) = (state.queue.len(), state.waiting.len());
+            change(&mut state);
+            state.queue.len() > queued || state.waiting.len() < waiting
+        };
+        if tell {
             self.queued.notify_one();
         }
     }
+}
 
+impl State {
     /// Notes the end of a list that was waited for.
-    fn listed(&self, state: &mut State, fed: &Fed<'_>, word: &str) {
-        if matches!(fed, Fed::Complete(_)) && state.waiting.remove(word) {
-            self.queued.notify_one();
+    fn listed(&mut self, fed: &Fed<'_>, word: &str) {
+        if matches!(fed, Fed::Complete(_)) {
+            self.waiting.remove(word);
         }
     }
 }
@@ -207,7 +213,7 @@ async fn lead(client: Client, discovery: watch::Receiver<Option<Discovery>>, wro
                     let shared = shared.clone();
                     tokio::spawn(async move {
                         sleep(RETRY).await;
-                        shared.queue(&mut shared.state(), [key]);
+                        shared.change(|state| state.queue.extend([key]));
                     });
                 }
             })

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use palisade_api::generate::{Ask, Flavour, GENERATED};
+use palisade_cluster::sync;
 use palisade_cluster::{Discovery, Served, feed, served_otherwise, watchable};
 use palisade_engine::Object;
 use tokio::sync::watch;
@@ -15,17 +16,18 @@ pub(super) const NAMESPACES: &str = "namespaces";
 
 pub(super) async fn watch_namespaces(shared: Arc<Shared>) {
     feed(&shared.client, "/api/v1/namespaces", &[], |fed| {
-        let mut state = shared.state();
         let name = |object: &Object<'_>| -> Box<str> { (&*object.metadata.name).into() };
-        let changed = state.namespaces.take(&fed, name, |object| {
-            let asks =
-                Flavour::ALL.map(|flavour| Ask::read(flavour, |key| object.metadata.annotations.get(key)));
-            Ok::<_, Infallible>((!asks.iter().all(Ask::is_empty)).then_some(asks))
+        shared.change(|state| {
+            let changed = state.namespaces.take(&fed, name, |object| {
+                let asks = Flavour::ALL
+                    .map(|flavour| Ask::read(flavour, |key| object.metadata.annotations.get(key)));
+                Ok::<_, Infallible>((!asks.iter().all(Ask::is_empty)).then_some(asks))
+            });
+            let is_in = |(_, (namespace, _)): &Key| changed.iter().any(|(name, _)| name == namespace);
+            let keys: Vec<Key> = state.keys().filter(is_in).collect();
+            state.queue.extend(keys);
+            state.listed(&fed, NAMESPACES);
         });
-        let is_in = |(_, (namespace, _)): &Key| changed.iter().any(|(name, _)| name == namespace);
-        let keys: Vec<Key> = state.keys().filter(is_in).collect();
-        shared.queue(&mut state, keys);
-        shared.listed(&mut state, &fed, NAMESPACES);
     })
     .await;
 }
@@ -39,14 +41,15 @@ pub(super) async fn watch_generated(shared: Arc<Shared>, flavour: Flavour) {
         Flavour::Disruption => (1, "pdb"),
     };
     feed(&shared.client, &path, &[("labelSelector", &format!("{key}={value}"))], |fed| {
-        let mut state = shared.state();
-        let changed = state.generated[number]
-            .take(&fed, place, |object| Ok::<_, Infallible>(Some(Existing::read(object))));
-        for (place, _) in changed {
-            let keys: Vec<Key> = state.named(&place).map(|(kind, _)| (kind, place.clone())).collect();
-            shared.queue(&mut state, keys);
-        }
-        shared.listed(&mut state, &fed, word);
+        shared.change(|state| {
+            let changed = state.generated[number]
+                .take(&fed, place, |object| Ok::<_, Infallible>(Some(Existing::read(object))));
+            for (place, _) in changed {
+                let keys: Vec<Key> = state.named(&place).map(|(kind, _)| (kind, place.clone())).collect();
+                state.queue.extend(keys);
+            }
+            state.listed(&fed, word);
+        });
     })
     .await;
 }
@@ -59,11 +62,12 @@ pub(super) async fn watch_workloads(
 ) {
     let word = waiting_for(number);
     loop {
-        let known = discovery.borrow_and_update().is_some();
+        let known = sync::peek_newest(&mut discovery, Option::is_some);
         let Some(served) = watchable(&discovery, kind.group, kind.kind) else {
             if known {
-                shared.state().waiting.remove(&word);
-                shared.queued.notify_one();
+                shared.change(|state| {
+                    state.waiting.remove(&word);
+                });
             }
             if discovery.changed().await.is_err() {
                 return;
@@ -86,22 +90,23 @@ pub(super) fn waiting_for(number: usize) -> String {
 
 async fn feed_workloads(shared: &Shared, served: &Served, word: &str, number: usize, kind: &Kind) {
     feed(&shared.client, &served.path(None), &[], |fed| {
-        let mut state = shared.state();
-        let changed = state.workloads[number].take(&fed, place, |object| {
-            let read = Workload::read(object, kind).inspect_err(|error| {
-                tracing::warn!(kind = kind.kind, name = &*object.metadata.name, %error, "reading a workload");
+        shared.change(|state| {
+            let changed = state.workloads[number].take(&fed, place, |object| {
+                let read = Workload::read(object, kind).inspect_err(|error| {
+                    tracing::warn!(kind = kind.kind, name = &*object.metadata.name, %error, "reading a workload");
+                });
+                // There are ten ReplicaSets for each Deployment, and they are parts of it.
+                read.map(|workload| Some(workload).filter(|workload| !workload.is_part))
             });
-            // There are ten ReplicaSets for each Deployment, and they are parts of it.
-            read.map(|workload| Some(workload).filter(|workload| !workload.is_part))
-        });
-        for (place, before) in changed {
-            let key = (number, place);
-            if let (None, Some(before)) = (state.workload(&key), before) {
-                state.gone.insert(key.clone(), before.uid);
+            for (place, before) in changed {
+                let key = (number, place);
+                if let (None, Some(before)) = (state.workload(&key), before) {
+                    state.gone.insert(key.clone(), before.uid);
+                }
+                state.queue.extend([key]);
             }
-            shared.queue(&mut state, [key]);
-        }
-        shared.listed(&mut state, &fed, word);
+            state.listed(&fed, word);
+        });
     })
     .await;
 }

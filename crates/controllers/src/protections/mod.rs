@@ -15,6 +15,7 @@ use kube::api::{Api, DynamicObject};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::names;
 use palisade_api::protection::{self, Status};
+use palisade_cluster::sync;
 use palisade_cluster::{Discovery, Policies, protection_resource, seconds};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -51,12 +52,12 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
             () = sleep_until(next) => {}
         }
         next = Instant::now() + Duration::from_secs(30);
-        if !inputs.leadership.borrow().leading {
+        if !sync::current(&inputs.leadership).leading {
             continue;
         }
-        let Some(policies) = inputs.policies.borrow().clone() else { continue };
-        let Some(discovery) = inputs.discovery.borrow().clone() else { continue };
-        let carried = inputs.carried.borrow().clone();
+        let Some(policies) = sync::current(&inputs.policies) else { continue };
+        let Some(discovery) = sync::current(&inputs.discovery) else { continue };
+        let carried = sync::current(&inputs.carried);
         for (name, policy) in &policies.by_name {
             let planned =
                 |status: &Status| plan::status(status, name, policy, &discovery, &carried, Timestamp::now());
@@ -105,8 +106,7 @@ async fn flush(
                 continue;
             }
         }
-        let uid =
-            policies.borrow().as_ref().and_then(|policies| Some(policies.by_name.get(&name)?.uid.clone()));
+        let uid = sync::peek(policies, |policies| Some(policies.as_ref()?.by_name.get(&name)?.uid.clone()));
         for object in &counts.audited_objects {
             let event = Event {
                 type_: EventType::Warning,

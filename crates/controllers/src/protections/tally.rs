@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use jiff::Timestamp;
 use palisade_api::protection::Action;
+use palisade_cluster::sync::lock;
 use palisade_engine::{Verdict, prose};
 
 /// At most this many objects are named in Events between two writes; all are counted.
@@ -27,7 +28,7 @@ impl Tally {
     /// Counts the protections that a verdict came from.
     pub fn add(&self, verdict: &Verdict, now: Timestamp) {
         // A panic while it was held cannot have left counts that are worse than none.
-        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = lock(&self.0);
         for matched in &verdict.matched {
             let counts = all.entry(matched.protection.clone()).or_insert_with(|| Counts::none(now));
             counts.last = now;
@@ -48,12 +49,12 @@ impl Tally {
     }
 
     pub(super) fn take(&self) -> BTreeMap<String, Counts> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 
     /// Returns counts that could not be written.
     pub(super) fn put_back(&self, protection: &str, counts: Counts) {
-        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let newer = all.entry(protection.to_owned()).or_insert_with(|| Counts::none(counts.last));
         newer.denied += counts.denied;
         newer.warned += counts.warned;

@@ -27,6 +27,7 @@ use palisade_cluster::budgets::{Index, Key};
 use palisade_cluster::components::{Guarded, Sighted};
 use palisade_cluster::critical::Services;
 use palisade_cluster::flow::{self, Flows};
+use palisade_cluster::sync;
 use palisade_cluster::{Ancestors, Discovery, Policies};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -165,14 +166,9 @@ pub async fn keep(
                     sleep(TAKEN_UP).await;
                 }
                 if let Some(carries) = carries {
-                    carried.send_if_modified(|published| {
-                        let changed = *published != carries;
-                        *published = carries;
-                        changed
-                    });
+                    sync::send_new(&carried, carries);
                 }
-                registered
-                    .send_if_modified(|published| std::mem::replace(published, Registered(there)).0 != there);
+                sync::send_new(&registered, Registered(there));
                 if written {
                     PAUSE
                 } else if keeper.expects {
@@ -243,16 +239,16 @@ impl Keeper<'_> {
     }
 
     async fn reconcile(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
-        let Leadership { leading, suspended } = *inputs.leadership.borrow();
-        let material = inputs.material.borrow().clone();
-        let namespaces = inputs.eviction_namespaces.borrow().clone();
-        let policies = inputs.policies.borrow().clone();
-        let discovery = inputs.discovery.borrow().clone();
-        let ancestors = inputs.ancestors.borrow().clone();
-        let budgets = inputs.budgets.specs().borrow().map(|_| inputs.budgets.budgets());
-        let flows = inputs.flows.specs().borrow().map(|_| inputs.flows.controls());
-        let services = inputs.services.borrow().clone();
-        let components = inputs.guarded.borrow().clone().zip(inputs.sighted.borrow().clone());
+        let Leadership { leading, suspended } = sync::current(&inputs.leadership);
+        let material = sync::current(&inputs.material);
+        let namespaces = sync::current(&inputs.eviction_namespaces);
+        let policies = sync::current(&inputs.policies);
+        let discovery = sync::current(&inputs.discovery);
+        let ancestors = sync::current(&inputs.ancestors);
+        let budgets = sync::current(&inputs.budgets.specs()).map(|_| inputs.budgets.budgets());
+        let flows = sync::current(&inputs.flows.specs()).map(|_| inputs.flows.controls());
+        let services = sync::current(&inputs.services);
+        let components = sync::current(&inputs.guarded).zip(sync::current(&inputs.sighted));
         let live = self.configurations.get_opt(names::PALISADE).await?;
         match (
             live,

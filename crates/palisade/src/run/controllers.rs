@@ -11,6 +11,7 @@ use palisade_cluster::budgets::Index;
 use palisade_cluster::components::{Sighted, watch_components};
 use palisade_cluster::critical::{Dependents, watch_dependents};
 use palisade_cluster::flow::watch_departures;
+use palisade_cluster::sync;
 use palisade_cluster::{Ancestors, Ledger, watch_ancestors};
 use palisade_controllers::certificates::{Certificates, Material};
 use palisade_controllers::components::{self, Refusals};
@@ -256,7 +257,7 @@ async fn serve_newest(
     metrics: Arc<Metrics>,
 ) {
     loop {
-        let newest = material.borrow_and_update().clone();
+        let newest = sync::newest(&mut material);
         // The one we have stays in use: it is vouched for until the newest has been served for a while.
         if let Err(error) = certificate.replace(&newest.certificate, &newest.key) {
             tracing::error!(%error, "the newest serving certificate cannot be used");
@@ -273,7 +274,7 @@ fn leading(mut leadership: watch::Receiver<Leadership>) -> watch::Receiver<bool>
     let (leading_tx, leading) = watch::channel(false);
     tokio::spawn(async move {
         loop {
-            leading_tx.send_replace(leadership.borrow_and_update().leading);
+            sync::send_new(&leading_tx, sync::newest(&mut leadership).leading);
             if leadership.changed().await.is_err() {
                 return;
             }
@@ -292,7 +293,7 @@ async fn show_index(index: Arc<Index>, metrics: Arc<Metrics>) {
 
 async fn show_leadership(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>) {
     loop {
-        metrics.leader.set(i64::from(leadership.borrow_and_update().leading));
+        metrics.leader.set(i64::from(sync::newest(&mut leadership).leading));
         if leadership.changed().await.is_err() {
             return;
         }
@@ -306,14 +307,14 @@ async fn tell_ready(
     mut registered: watch::Receiver<Registered>,
     ready: watch::Sender<Result<(), String>>,
 ) {
-    let _ = ready.send(Err("the watches have not listed yet".to_owned()));
+    sync::send(&ready, Err("the watches have not listed yet".to_owned()));
     if watches.listed().await.is_err() {
         return;
     }
-    let _ = ready.send(Err("not registered with the API server yet".to_owned()));
+    sync::send(&ready, Err("not registered with the API server yet".to_owned()));
     if registered.wait_for(|registered| registered.0).await.is_err() {
         return;
     }
     tracing::info!("ready");
-    let _ = ready.send(Ok(()));
+    sync::send(&ready, Ok(()));
 }

@@ -10,6 +10,7 @@ use palisade_cluster::budgets::{Index, keep_index, watch_budgets};
 use palisade_cluster::components::{self, Guarded};
 use palisade_cluster::critical::{Services, watch_services};
 use palisade_cluster::flow::Flows;
+use palisade_cluster::sync;
 use palisade_cluster::{
     AwaitPolicy, Discovery, Ledger, Policies, watch_discovery, watch_protected_pods, watch_protections,
 };
@@ -84,7 +85,11 @@ impl Watches {
 pub(super) fn known_protections(
     policies: watch::Receiver<Option<Policies>>,
 ) -> impl Fn() -> Arc<engine::Protections> {
-    move || policies.borrow().as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+    move || {
+        sync::peek(&policies, |policies| {
+            policies.as_ref().map(|policies| policies.protections.clone()).unwrap_or_default()
+        })
+    }
 }
 
 /// Lets a policy be created once the API server asks about what it concerns.
@@ -112,17 +117,19 @@ pub(super) fn await_policy(
                 (Expected::FlowControl(name.to_owned()), has_another)
             }
             engine::Declared::CriticalService { name, provider, is_new } => {
-                let served = discovery.borrow();
-                let served = served.as_ref().and_then(|discovery| discovery.resolve(&provider.resource));
-                let plural = served.filter(|served| served.namespaced).map(|served| served.plural.clone());
+                let plural = sync::peek(&discovery, |discovery| {
+                    let served =
+                        discovery.as_ref().and_then(|discovery| discovery.resolve(&provider.resource));
+                    served.filter(|served| served.namespaced).map(|served| served.plural.clone())
+                });
                 // What is not served can't be asked about, and nothing is asked about our own.
                 let Some(plural) = plural.filter(|_| provider.namespace != own_namespace) else {
                     return Box::pin(std::future::ready(true));
                 };
-                let services = services.borrow();
-                let mut others = services.iter().flat_map(Services::readable);
-                let has_another = others
-                    .any(|(other, service)| (other != name || !is_new) && service.provider == *provider);
+                let has_another = sync::peek(&services, |services| {
+                    let mut others = services.iter().flat_map(Services::readable);
+                    others.any(|(other, service)| (other != name || !is_new) && service.provider == *provider)
+                });
                 let (name, provider) = (name.to_owned(), provider.clone());
                 (Expected::CriticalService { name, provider, plural }, has_another)
             }
