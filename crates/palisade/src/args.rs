@@ -107,6 +107,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(crate) drain: SignedDuration,
 
+    /// End the process when it has made no progress for so long, so that its supervisor starts another; 0s: never.
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    pub(crate) watchdog: SignedDuration,
+
     /// How to write the log.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,

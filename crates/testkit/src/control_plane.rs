@@ -163,6 +163,16 @@ impl ControlPlane {
         Ok(format!("{service}\n---\n{api_service}\n"))
     }
 
+    /// Stops the API server where it is, or lets it go on.
+    pub fn apiserver_stands_still(&self, still: bool) {
+        if still { self.apiserver.stand_still() } else { self.apiserver.go_on() }
+    }
+
+    /// Stops etcd where it is, or lets it go on.
+    pub fn etcd_stands_still(&self, still: bool) {
+        if still { self.etcd.stand_still() } else { self.etcd.go_on() }
+    }
+
     /// Kills the API server and starts it again, on the same address and data.
     pub async fn restart_apiserver(&mut self) -> Result<(), TestkitError> {
         self.apiserver.kill();

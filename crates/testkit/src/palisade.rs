@@ -34,7 +34,7 @@ pub struct Palisade {
     kubeconfig: PathBuf,
     url: String,
     replicas: Vec<Replica>,
-    _balancer: Option<Balancer>,
+    balancer: Option<Balancer>,
 }
 
 struct Replica {
@@ -73,7 +73,7 @@ impl Palisade {
             options,
             folder,
             replicas: Vec::new(),
-            _balancer: balancer,
+            balancer,
         };
         for (number, (listen, admin)) in addresses.into_iter().enumerate() {
             let process = palisade.start_process(number, listen, admin)?;
@@ -107,19 +107,45 @@ impl Palisade {
         self.replicas[replica].process.signal(Signal::TERM);
     }
 
-    /// Starts every replica that has ended again, and says which.
+    /// Stops a replica where it is, until [`Self::go_on`]: connections to it are taken, and nobody answers.
+    pub fn stand_still(&self, replica: usize) {
+        self.replicas[replica].process.stand_still();
+    }
+
+    pub fn go_on(&self, replica: usize) {
+        self.replicas[replica].process.go_on();
+    }
+
+    /// Blocks the runtime of a replica for ever. Only builds with debug assertions can be told to.
+    pub fn stall(&self, replica: usize) {
+        self.replicas[replica].process.signal(Signal::USR2);
+    }
+
+    /// What a replica that ended by itself exited with.
+    pub fn exit_code(&mut self, replica: usize) -> Option<i32> {
+        self.replicas[replica].process.exit_code()
+    }
+
+    /// Sends the API server to one replica only, or to all again. Connections that there are end.
+    pub fn send_only_to(&self, replica: Option<usize>) {
+        if let Some(balancer) = &self.balancer {
+            balancer.send_only_to(replica);
+        }
+    }
+
+    /// Starts every replica that has ended again, and says which, and how each ended.
     ///
     /// One that ended within a second of its start is left for a later call, so that a replica which cannot
     /// start does not keep the machine busy.
-    pub fn revive(&mut self) -> Result<Vec<usize>, TestkitError> {
+    pub fn revive(&mut self) -> Result<Vec<(usize, String)>, TestkitError> {
         let mut revived = Vec::new();
         for number in 0..self.replicas.len() {
             let Replica { listen, admin, process, started } = &mut self.replicas[number];
             if process.has_ended() && started.elapsed() > Duration::from_secs(1) {
-                let (listen, admin) = (*listen, *admin);
+                let (listen, admin, how) = (*listen, *admin, process.ending());
                 let process = self.start_process(number, listen, admin)?;
                 self.replicas[number] = Replica { listen, admin, process, started: Instant::now() };
-                revived.push(number);
+                revived.push((number, how));
             }
         }
         Ok(revived)

@@ -47,6 +47,30 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// What it exited with; `None` while it runs, or if a signal ended it.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        self.child.try_wait().ok().flatten()?.code()
+    }
+
+    /// How it ended: `exit status: 70`, `signal: 9 (SIGKILL)`.
+    pub(crate) fn ending(&mut self) -> String {
+        match self.child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => "it runs".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Stops it where it is, as a debugger or a frozen machine would.
+    pub(crate) fn stand_still(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // A process that has ended already is what the signal was to achieve.

@@ -1,16 +1,19 @@
 //! `palisade run`: the webhook on every replica, the controllers on the one that leads.
 
 mod controllers;
+mod watchdog;
 mod watches;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use palisade_admission::{Door, Metrics, Recorded, Serving, ServingCertificate, router, serve, serve_admin};
 use palisade_api::components::druid;
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
+use palisade_cluster::sync;
 use palisade_cluster::{Entry, Ledger, Live};
 use palisade_controllers::certificates::Certificates;
 use palisade_controllers::components::Refusals;
@@ -28,6 +31,7 @@ use crate::connect::{Error, connect};
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     start_log(&args)?;
+    start_watchdog(&args)?;
     let client = connect(&args.cluster).await?;
     let metrics = Arc::new(Metrics::default());
     let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
@@ -103,10 +107,10 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         _ = interrupted.recv() => {}
     }
     tracing::info!("shutting down");
-    let _ = stop.send(true);
-    let _ = serving_tx.send(Serving::Draining);
+    sync::send(&stop, true);
+    sync::send(&serving_tx, Serving::Draining);
     tokio::time::sleep(args.drain.try_into().unwrap_or_default()).await;
-    let _ = serving_tx.send(Serving::Closed);
+    sync::send(&serving_tx, Serving::Closed);
     let _ = tokio::join!(server, admin, election);
     Ok(())
 }
@@ -127,6 +131,45 @@ fn etcd_components(args: &RunArgs) -> Option<engine::ProtectedComponents> {
 fn count(metrics: &Arc<Metrics>) -> impl Fn(Entry) + use<> {
     let metrics = metrics.clone();
     move |entry| metrics.entered(entry)
+}
+
+/// Ends the process if the runtime is stuck. It does not wait for anything: what is stuck would not end.
+fn start_watchdog(args: &RunArgs) -> Result<(), Error> {
+    let patience = Duration::try_from(args.watchdog).map_err(|_| "--watchdog can't be negative")?;
+    #[cfg(debug_assertions)]
+    stall_when_told()?;
+    if patience.is_zero() {
+        return Ok(());
+    }
+    Ok(watchdog::watch(patience, move |what| {
+        let (what, (told, hears)) = (what.to_owned(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            tracing::error!(what, seconds = patience.as_secs(), "no progress; ending, to be started again");
+            let _ = told.send(());
+        });
+        // Whoever is stuck may hold the log's lock.
+        let _ = hears.recv_timeout(Duration::from_secs(1));
+        std::process::exit(watchdog::STUCK.into());
+    })?)
+}
+
+/// For tests of the watchdog, and not in a release: SIGUSR2 blocks every worker for ever.
+#[cfg(debug_assertions)]
+fn stall_when_told() -> Result<(), Error> {
+    let mut told = signal(SignalKind::user_defined2())?;
+    tokio::spawn(async move {
+        while told.recv().await.is_some() {
+            let workers = tokio::runtime::Handle::current().metrics().num_workers();
+            for _ in 0..workers {
+                tokio::spawn(async {
+                    loop {
+                        std::thread::park();
+                    }
+                });
+            }
+        }
+    });
+    Ok(())
 }
 
 fn start_log(args: &RunArgs) -> Result<(), Error> {

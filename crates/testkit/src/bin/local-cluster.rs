@@ -96,8 +96,8 @@ async fn cluster(folder: &Path, options: PalisadeOptions) -> Result<(), Error> {
         if let Some(error) = plane.failed() {
             return Err(error.into());
         }
-        for replica in palisade.revive()? {
-            say(&format!("replica {} of Palisade had ended; started it again", replica + 1));
+        for (replica, how) in palisade.revive()? {
+            say(&format!("replica {} of Palisade had ended ({how}); started it again", replica + 1));
         }
     }
 }

@@ -20,7 +20,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) const EVENTUALLY: Duration = Duration::from_secs(30);
 
 /// What every replica is started with.
-const ARGS: [&str; 5] = [
+const ARGS: [&str; 6] = [
+    "--watchdog=10s",
     "--drain=2s",
     "--enable-etcd-components-webhook",
     "--reconciler-service-account=system:serviceaccount:garden:etcd-druid",

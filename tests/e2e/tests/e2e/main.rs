@@ -4,6 +4,8 @@
 //! run at once ([`cluster::shared`]); one that kills or restarts something has the cluster to itself
 //! ([`cluster::alone`]).
 
+#![allow(clippy::disallowed_methods, reason = "a test may wait for a lock: nobody waits for it")]
+
 mod account;
 mod budgets;
 mod cascade;
@@ -22,3 +24,4 @@ mod pods;
 mod protections;
 mod registration;
 mod server;
+mod standstill;
