@@ -3,6 +3,10 @@
 //! A holder that has not renewed for [`LEASE`], as seen by our own clock since we first saw its last renewal,
 //! has lost it: no two clocks are ever compared. The leader only writes what compare-and-swap protects, so
 //! two of them for a moment would be untidy and nothing worse.
+//!
+//! While the Lease is marked ([`crate::suspension`]), whoever leads registers nothing. A leader that is told to stop
+//! gives the Lease back, and one that crashes does not. So a replica that starts, and finds a marked Lease that nobody
+//! holds and nobody takes, was started again after all others were stopped: it takes the mark away.
 
 use std::time::Duration;
 
@@ -14,7 +18,9 @@ use kube::{Client, ResourceExt};
 use palisade_api::names;
 use palisade_cluster::sync;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
+
+use crate::suspension::{is_marked, unmark};
 
 const LEASE: Duration = Duration::from_secs(6);
 const TRY: Duration = Duration::from_millis(1500);
@@ -68,7 +74,7 @@ async fn stand_until(
     leadership: &watch::Sender<Leadership>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut candidate = Candidate { identity, rival: None, renewed: None };
+    let mut candidate = Candidate { identity, rival: None, renewed: None, just_started: true };
     let mut published = Leadership::default();
     loop {
         let patience = candidate.renewed.map_or(CALL, |renewed| {
@@ -101,6 +107,9 @@ fn publish(leadership: &watch::Sender<Leadership>, new: Leadership) {
     if before.is_some_and(|before| before.leading != new.leading) {
         tracing::info!(leading = new.leading, "leadership changed");
     }
+    if new.suspended && before.is_some_and(|before| !before.suspended) {
+        tracing::warn!("palisade uninstall was here: nothing is registered until palisade resume");
+    }
 }
 
 struct Candidate<'a> {
@@ -109,6 +118,8 @@ struct Candidate<'a> {
     rival: Option<(String, Instant)>,
     /// When we last renewed, if we lead.
     renewed: Option<Instant>,
+    /// Whether we have seen nothing yet but a marked Lease that nobody holds.
+    just_started: bool,
 }
 
 impl Candidate<'_> {
@@ -120,10 +131,19 @@ impl Candidate<'_> {
             self.take(&mut lease);
             leases.create(&lease).await?;
             self.renewed = Some(asked);
+            self.just_started = false;
             return Ok(Leadership { leading: true, suspended: false });
         };
-        let suspended = lease.annotations().contains_key(names::SUSPENDED);
-        if !self.may_take(&lease) {
+        let mut suspended = is_marked(&lease);
+        self.just_started &= suspended && holder(&lease).is_empty();
+        if self.just_started {
+            // A replica that runs takes a Lease that nobody holds at its next try.
+            if !self.is_unchanged(&lease) {
+                return Ok(Leadership { leading: false, suspended });
+            }
+            tracing::info!("started again after all replicas were stopped: no longer suspended");
+            suspended = !unmark(&mut lease);
+        } else if !self.may_take(&lease) {
             self.renewed = None;
             return Ok(Leadership { leading: false, suspended });
         }
@@ -131,14 +151,17 @@ impl Candidate<'_> {
         leases.replace(&lease).await?;
         self.rival = None;
         self.renewed = Some(asked);
+        self.just_started = false;
         Ok(Leadership { leading: true, suspended })
     }
 
     fn may_take(&mut self, lease: &Lease) -> bool {
-        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-        if holder.is_empty() || holder == self.identity {
-            return true;
-        }
+        let holder = holder(lease);
+        holder.is_empty() || holder == self.identity || self.is_unchanged(lease)
+    }
+
+    /// Whether nobody has written the Lease for as long as it lasts.
+    fn is_unchanged(&mut self, lease: &Lease) -> bool {
         let version = lease.resource_version().unwrap_or_default();
         match &self.rival {
             Some((seen, since)) if *seen == version => since.elapsed() > LEASE,
@@ -172,29 +195,8 @@ impl Candidate<'_> {
     }
 }
 
-/// Whether the Lease is marked now, whatever we last saw.
-pub(crate) async fn is_suspended(client: Client, namespace: &str) -> kube::Result<bool> {
-    let leases: Api<Lease> = Api::namespaced(client, namespace);
-    let lease = leases.get_opt(names::PALISADE).await?;
-    Ok(lease.is_some_and(|lease| lease.annotations().contains_key(names::SUSPENDED)))
-}
-
-/// Marks the Lease so that no replica registers anything, or takes the mark away. Repeats itself when the
-/// leader renews at the same moment.
-pub async fn suspend(client: Client, namespace: &str, suspended: bool) -> kube::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(client, namespace);
-    loop {
-        let Some(mut lease) = leases.get_opt(names::PALISADE).await? else { return Ok(()) };
-        if suspended {
-            lease.annotations_mut().insert(names::SUSPENDED.to_owned(), "true".to_owned());
-        } else {
-            lease.annotations_mut().remove(names::SUSPENDED);
-        }
-        match leases.replace(names::PALISADE, &PostParams::default(), &lease).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => sleep(Duration::from_millis(50)).await,
-            other => return other.map(|_| ()),
-        }
-    }
+fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -204,6 +206,7 @@ mod tests {
     use palisade_cluster::sync::lock;
 
     use super::*;
+    use tokio::time::sleep;
 
     /// A Lease in memory, of an API server that can stand still.
     #[derive(Default)]
@@ -339,6 +342,88 @@ mod tests {
             lease.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
         }
         replica.until_leading(false).await;
+    }
+
+    impl Stored {
+        fn mark(&self) {
+            let mut lease = lock(&self.lease).clone().unwrap_or_default();
+            lease.annotations_mut().insert(names::SUSPENDED.to_owned(), "true".to_owned());
+            self.write(&lease, lease.metadata.resource_version.as_deref()).unwrap();
+        }
+    }
+
+    impl Replica {
+        fn is_suspended(&self) -> bool {
+            sync::peek(&self.leadership, |leadership| leadership.suspended)
+        }
+
+        async fn ends_as_told(self) {
+            sync::send(&self.stop, true);
+            self.task.await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_that_run_or_crash_stay_suspended() {
+        let stored = Arc::new(Stored::default());
+        let (mut a, mut b) = (start(&stored, "a"), start(&stored, "b"));
+        a.until_leading(true).await;
+        stored.mark();
+        sleep(3 * LEASE).await;
+        assert!(a.is_suspended() && b.is_suspended());
+        // One ends as it should and comes back, while the other one runs.
+        a.ends_as_told().await;
+        b.until_leading(true).await;
+        let a = start(&stored, "a2");
+        sleep(3 * LEASE).await;
+        assert!(a.is_suspended() && b.is_suspended() && b.leads());
+        // All crash and come back.
+        a.task.abort();
+        b.task.abort();
+        let mut c = start(&stored, "c");
+        c.until_leading(true).await;
+        sleep(3 * LEASE).await;
+        assert!(c.is_suspended());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_starts_while_another_takes_over_stays_suspended() {
+        let stored = Arc::new(Stored::default());
+        let (mut a, mut b) = (start(&stored, "a"), start(&stored, "b"));
+        a.until_leading(true).await;
+        stored.mark();
+        sleep(2 * LEASE).await;
+        a.ends_as_told().await;
+        // The Lease is free for a moment.
+        let c = start(&stored, "c");
+        b.until_leading(true).await;
+        sleep(3 * LEASE).await;
+        assert!(b.is_suspended() && c.is_suspended() && !c.leads());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_that_are_started_after_all_were_stopped_are_not_suspended() {
+        let stored = Arc::new(Stored::default());
+        let mut a = start(&stored, "a");
+        a.until_leading(true).await;
+        stored.mark();
+        sleep(2 * LEASE).await;
+        a.ends_as_told().await;
+        let (b, c) = (start(&stored, "b"), start(&stored, "c"));
+        sleep(3 * LEASE).await;
+        assert!(b.leads() != c.leads());
+        assert!(!b.is_suspended() && !c.is_suspended());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_uninstall_made_binds_replicas_that_run() {
+        let stored = Arc::new(Stored::default());
+        let mut a = start(&stored, "a");
+        a.until_leading(true).await;
+        *lock(&stored.lease) = None;
+        stored.mark();
+        sleep(3 * LEASE).await;
+        assert!(a.leads() && a.is_suspended());
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@
 //! protections   the status of ResourceDeletionProtections
 //! registration  the ValidatingWebhookConfiguration, derived from what there is to guard
 //! rights        what Palisade must be allowed to do, and so what we ship as RBAC
+//! suspension    the mark that keeps replicas from registering anything
 //! ```
 
 pub mod budgets;
@@ -25,3 +26,4 @@ pub mod protections;
 pub mod registration;
 pub mod rights;
 mod status;
+pub mod suspension;

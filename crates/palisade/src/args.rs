@@ -26,8 +26,10 @@ pub(crate) enum Command {
     Why(WhyArgs),
     /// Print what must be there before `palisade run`: namespace, service account and rights.
     Manifests(ManifestsArgs),
-    /// Remove the registration, and keep running replicas from putting it back.
+    /// Remove the registration, and keep running replicas from putting it back. Policies stay.
     Uninstall(UninstallArgs),
+    /// Protect again after `palisade uninstall`.
+    Resume(ResumeArgs),
     /// Print a page of the reference documentation.
     #[command(hide = true)]
     Reference {
@@ -181,6 +183,16 @@ pub(crate) enum ManifestFormat {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// The namespace that Palisade's own objects live in.
+    #[arg(long, value_name = "NAME", default_value = names::NAMESPACE)]
+    pub(crate) namespace: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 

@@ -5,6 +5,7 @@ mod connect;
 mod manifests;
 mod output;
 mod reference;
+mod resume;
 mod run;
 mod uninstall;
 mod why;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             Command::Why(why) => why::why(why).await,
             Command::Manifests(manifests) => manifests::print(&manifests),
             Command::Uninstall(uninstall) => uninstall::uninstall(uninstall).await,
+            Command::Resume(resume) => resume::resume(resume).await,
             Command::Reference { page } => reference::print(page),
         }
     });

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -29,6 +30,8 @@ use crate::output::say;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// As `kubectl auth can-i`: the answer was no.
 const REFUSED: u8 = 1;
+const NOT_REGISTERED: &str = "nothing is registered with the API server, and so nothing is refused now; \
+                              `palisade resume` or a replica that starts puts it back";
 
 pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     let (kind_word, name) = object(&args.object)?;
@@ -44,6 +47,9 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
         Subject { kind: Kind { group: group.into(), kind: kind.into(), plural: plural.into() }, object };
     let shown = format!("{} \"{}\"", subject.kind, name);
 
+    if !is_registered(&client).await {
+        eprintln!("Warning: {NOT_REGISTERED}");
+    }
     let settings = Settings { own_namespace: args.palisade_namespace, gates: FeatureGates::default() };
     let user = myself(&client).await?;
     let protections = list_protections(client.clone()).await?.protections;
@@ -127,6 +133,12 @@ fn object(words: &[String]) -> Result<(String, String), Error> {
 fn find(discovery: &Discovery, word: &str) -> Result<Served, Error> {
     let found = discovery.resources.iter().find(|served| served.is_called(word)).cloned();
     found.ok_or_else(|| format!("the cluster serves no resource \"{word}\"").into())
+}
+
+/// Whether the API server asks Palisade; yes, if we may not know.
+async fn is_registered(client: &Client) -> bool {
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    !matches!(configurations.get_metadata_opt(names::PALISADE).await, Ok(None))
 }
 
 /// etcd-druid's components, if the replicas protect them. They were told by flags, and tell by what they registered.

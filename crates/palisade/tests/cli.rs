@@ -50,7 +50,7 @@ fn a_kubeconfig_that_is_not_there_is_named() {
 
 #[test]
 fn every_command_explains_itself() {
-    for command in ["run", "why", "manifests", "uninstall"] {
+    for command in ["run", "why", "manifests", "uninstall", "resume"] {
         let (ok, out, _) = palisade(&[command, "--help"]);
         assert!(ok && out.contains("Usage: palisade"), "{out}");
     }

@@ -7,6 +7,7 @@
 
 mod announce;
 mod coverage;
+mod own_namespace;
 mod plan;
 mod probe;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use palisade_api::critical::Provider;
@@ -34,11 +35,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
+pub use own_namespace::{OwnNamespace, watch_own_namespace};
 pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Providers, Wanted, cel, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
-use crate::leadership::{self, Leadership};
+use crate::leadership::Leadership;
+use crate::suspension::is_suspended;
 
 const CALL: Duration = Duration::from_secs(5);
 /// After a failure, and between two writes when somebody else keeps undoing ours.
@@ -66,6 +69,8 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Inputs {
     pub leadership: watch::Receiver<Leadership>,
+    /// `None` while it is not known, or not there.
+    pub own_namespace: watch::Receiver<Option<OwnNamespace>>,
     pub material: watch::Receiver<Material>,
     /// `None` until the watches have listed.
     pub eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
@@ -146,6 +151,7 @@ pub async fn keep(
                 continue;
             },
             Ok(()) = inputs.leadership.changed() => {}
+            Ok(()) = inputs.own_namespace.changed() => {}
             Ok(()) = inputs.material.changed() => {}
             Ok(()) = inputs.eviction_namespaces.changed() => {}
             Ok(()) = inputs.policies.changed() => {}
@@ -240,6 +246,7 @@ impl Keeper<'_> {
 
     async fn reconcile(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
         let Leadership { leading, suspended } = sync::current(&inputs.leadership);
+        let own_namespace = sync::current(&inputs.own_namespace);
         let material = sync::current(&inputs.material);
         let namespaces = sync::current(&inputs.eviction_namespaces);
         let policies = sync::current(&inputs.policies);
@@ -254,9 +261,18 @@ impl Keeper<'_> {
             live,
             namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services.zip(components)),
         ) {
+            // Every replica does this, since the leader may be the first to end.
+            (Some(live), _) if own_namespace.as_ref().is_some_and(|own| own.takes_along(&live)) => {
+                self.remove(&live).await?;
+                tracing::info!("removed the registration: our namespace is terminating");
+                Ok(Outcome { there: false, written: true, carries: Some(Carried::default()) })
+            }
+            (live, _) if own_namespace.as_ref().is_some_and(|own| own.terminating) => {
+                Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live))))
+            }
             (live, _) if !leading => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (Some(_), _) if suspended => {
-                self.configurations.delete(names::PALISADE, &DeleteParams::default()).await?;
+            (Some(live), _) if suspended => {
+                self.remove(&live).await?;
                 tracing::info!("removed the registration: it is suspended");
                 Ok(Outcome { there: false, written: true, carries: Some(Carried::default()) })
             }
@@ -294,7 +310,7 @@ impl Keeper<'_> {
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     ancestors: &ancestors,
                 };
-                let put = self.put(live, plan(&wanted), &expected, &material).await?;
+                let put = self.put(live, plan(&wanted), &expected, &material, own_namespace.as_ref()).await?;
                 let of_budgets =
                     budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
                 let of_flows =
@@ -333,12 +349,24 @@ impl Keeper<'_> {
         recent.map(|(name, (said, _))| (name.clone(), said.clone())).collect()
     }
 
+    /// Removes the registration that was read, and no other.
+    async fn remove(&self, live: &ValidatingWebhookConfiguration) -> Result<(), RegistrationError> {
+        let preconditions = Some(Preconditions { uid: live.uid(), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match self.configurations.delete(names::PALISADE, &params).await {
+            // Another replica was faster.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
     async fn put(
         &mut self,
         live: Option<ValidatingWebhookConfiguration>,
         webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
         expected: &BTreeMap<String, String>,
         material: &Material,
+        own_namespace: Option<&OwnNamespace>,
     ) -> Result<Put, RegistrationError> {
         let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
             metadata: ObjectMeta { name: Some(names::PALISADE.to_owned()), ..ObjectMeta::default() },
@@ -348,6 +376,9 @@ impl Keeper<'_> {
         desired
             .annotations_mut()
             .retain(|key, _| !announce::is_announcement(key) || expected.contains_key(key));
+        if let Some(own_namespace) = own_namespace {
+            own_namespace.own(&mut desired);
+        }
         // Absent and empty are the same to the API server.
         desired.metadata.annotations = desired.metadata.annotations.filter(|all| !all.is_empty());
         desired.webhooks = (!webhooks.is_empty()).then_some(webhooks);
@@ -363,7 +394,7 @@ impl Keeper<'_> {
         let post = PostParams::default();
         // It may have been removed just now by somebody who marked the Lease first.
         let client = self.configurations.clone().into_client();
-        if live.is_none() && leadership::is_suspended(client, &self.settings.own_namespace).await? {
+        if live.is_none() && is_suspended(client, &self.settings.own_namespace).await? {
             return Ok(Put::InPart { written: false });
         }
         let mut whole = true;

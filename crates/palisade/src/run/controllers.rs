@@ -53,6 +53,7 @@ impl Controllers {
     ) -> JoinHandle<()> {
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (registered_tx, registered) = watch::channel(Registered::default());
+        let (own_namespace_tx, own_namespace) = watch::channel(None);
         let (carried_tx, carried) = watch::channel(Carried::default());
         let (sighted_tx, sighted) = watch::channel((!self.gates.component_protection).then(Sighted::default));
         self.keep_policies(args, &leadership, &carried);
@@ -78,6 +79,10 @@ impl Controllers {
                 ancestors_tx,
             ));
         }
+        tokio::spawn({
+            let (client, namespace) = (client.clone(), args.namespace.clone());
+            async move { registration::watch_own_namespace(client, &namespace, own_namespace_tx).await }
+        });
         tokio::spawn(show_leadership(leadership.clone(), metrics.clone()));
         tokio::spawn(show_index(watches.budgets.clone(), metrics.clone()));
         tokio::spawn({
@@ -85,6 +90,7 @@ impl Controllers {
                 (client.clone(), registration_settings(args, gates), metrics.clone());
             let inputs = Inputs {
                 leadership,
+                own_namespace,
                 material,
                 eviction_namespaces: watches.eviction_namespaces.clone(),
                 budgets: watches.budgets.clone(),

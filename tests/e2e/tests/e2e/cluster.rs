@@ -74,6 +74,19 @@ pub(crate) fn alone(test: impl AsyncFnOnce(&mut Cluster)) {
     });
 }
 
+/// Runs a test that leaves nothing whole, on a control plane of its own with one replica.
+pub(crate) fn separate(name: &str, test: impl AsyncFnOnce(&mut Cluster)) {
+    RUNTIME.block_on(async {
+        let assets = Assets::locate().expect("the control plane's binaries");
+        let folder = workspace().join("target").join(format!("e2e-{name}"));
+        let plane = ControlPlane::start(&assets, &folder).await.expect("a control plane");
+        let options = PalisadeOptions { binary: palisade_binary(), replicas: 1, args: Vec::new() };
+        let palisade = Palisade::start(&plane, options).await.expect("Palisade");
+        let client = plane.client().await.expect("a client");
+        test(&mut Cluster { plane, palisade, client }).await;
+    });
+}
+
 /// What a command said.
 #[derive(Debug)]
 pub(crate) struct Said {

@@ -25,3 +25,4 @@ mod protections;
 mod registration;
 mod server;
 mod standstill;
+mod uninstall;
