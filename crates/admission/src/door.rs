@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use palisade_cluster::{Live, LiveWorld};
-use palisade_engine::{Expects, Settings, Verdict, World, decide};
+use palisade_engine::{Expects, Settings, Verdict, World, advise, decide};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
@@ -114,6 +114,8 @@ struct Asked {
     counted: bool,
     /// It owns something protected, which is worth a search.
     as_owner: bool,
+    /// A label is set where it is worth a warning, and nothing is to be decided.
+    for_advice: bool,
     /// There are budgets, flow controls or critical services for it, also if this replica does not know of one yet.
     expects: Expects,
 }
@@ -125,6 +127,7 @@ impl Asked {
             let said = match word {
                 "protections" => &mut asked.counted,
                 "owners" => &mut asked.as_owner,
+                "advice" => &mut asked.for_advice,
                 "budgets" => &mut asked.expects.budgets,
                 "flow" => &mut asked.expects.flow,
                 "critical" => &mut asked.expects.critical,
@@ -185,9 +188,12 @@ impl<W: Worlds> Door<W> {
             }
         };
         let span = tracing::debug_span!("review", uid = %read.uid, refused = field::Empty);
-        let world = self.worlds.until(deadline);
-        let decided =
-            timeout_at(deadline, decide(&read.review, &world, &self.settings)).instrument(span.clone()).await;
+        let decided = if asked.for_advice {
+            Ok(advise(&read.review))
+        } else {
+            let world = self.worlds.until(deadline);
+            timeout_at(deadline, decide(&read.review, &world, &self.settings)).instrument(span.clone()).await
+        };
         let Ok(verdict) = decided else {
             self.metrics.rejected(Rejected::TooLate);
             let why = "Palisade could not decide in time; try again";

@@ -201,6 +201,17 @@ impl<'a> Request<'a> {
                 let is_new = self.operation == "CREATE";
                 Action::Declare { subject: Subject { kind, object }, is_new }
             }
+            // Only a warning can come of it, so what can't be read is let through.
+            ("CREATE", "") => match self.object.and_then(|object| Object::parse(object).ok()) {
+                Some(mut object) => {
+                    if object.metadata.namespace().is_none() && !self.namespace.is_empty() {
+                        object.metadata.namespace = Some(self.namespace);
+                    }
+                    let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
+                    Action::Create(Subject { kind, object })
+                }
+                None => Action::Other,
+            },
             ("UPDATE", "scale") if !self.name.is_empty() => Action::Scale {
                 group: self.resource_group,
                 plural: self.resource,

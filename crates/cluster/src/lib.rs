@@ -16,6 +16,7 @@ mod lineage;
 mod live;
 mod named;
 mod objects;
+mod owner_states;
 mod pod_namespaces;
 mod policies;
 mod search;

@@ -18,8 +18,9 @@ use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Target};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, Count, Critical, Declared, Definition, Holders, Judged, Metadata, Parent, Place, Present,
-    ProtectedComponents, Protections, Scaled, Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
+    Answer, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged, Metadata,
+    OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Scaled, Scope, Search,
+    Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -31,6 +32,7 @@ use crate::critical::{self, Services};
 use crate::discovery::{Discovery, Served};
 use crate::ledger::Ledger;
 use crate::named::{Detail, read_named};
+use crate::owner_states::SeenOwners;
 use crate::sync;
 
 /// How many objects one answer of the API server may hold.
@@ -51,6 +53,7 @@ pub struct Live {
     services: Option<watch::Receiver<Option<Services>>>,
     guarded: Option<watch::Receiver<Option<Guarded>>>,
     await_policy: Option<AwaitPolicy>,
+    seen_owners: Arc<SeenOwners>,
 }
 
 /// Waits until the API server asks about what a policy concerns, and says whether it does.
@@ -67,6 +70,7 @@ pub struct LiveWorld {
     await_policy: Option<AwaitPolicy>,
     /// What is served, once a question needed to know.
     pub(crate) discovered: OnceCell<Discovery>,
+    pub(crate) seen_owners: Arc<SeenOwners>,
 }
 
 impl Live {
@@ -79,6 +83,7 @@ impl Live {
             services: None,
             guarded: None,
             await_policy: None,
+            seen_owners: Arc::default(),
         }
     }
 
@@ -119,6 +124,7 @@ impl Live {
             guarded: self.guarded.clone(),
             discovered: OnceCell::new(),
             await_policy: self.await_policy.clone(),
+            seen_owners: Arc::clone(&self.seen_owners),
         }
     }
 }
@@ -203,6 +209,18 @@ impl World for LiveWorld {
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
         crate::search::search(self, place, judge).await
+    }
+
+    async fn owners(&self, owners: &[(Option<String>, OwnerRef)]) -> Answer<BTreeMap<String, OwnerState>> {
+        self.ask_for_owners(owners).await
+    }
+
+    fn has_seen_owner(&self, uid: &str) -> bool {
+        self.seen_owners.contain(uid)
+    }
+
+    async fn claim_templates(&self, namespace: &str) -> Answer<Vec<ClaimTemplate>> {
+        self.ask_for_claim_templates(namespace).await
     }
 
     async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Spent {

@@ -9,6 +9,7 @@
 //! The same engine answers the webhook and `palisade why`; only the [`World`] behind it differs.
 //! Guards answer with data, and [`prose`] alone turns data into sentences.
 
+mod field_managers;
 mod guards;
 pub mod json;
 mod object;
@@ -21,6 +22,8 @@ mod verdict;
 mod world;
 
 pub use guards::components::component_parent;
+pub use guards::copies::SourceLabels;
+pub use guards::labels::advise;
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use order::{Deadlock, Own, carried_by_own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
@@ -31,8 +34,9 @@ pub use verdict::{
     OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
-    Answer, Census, Count, Critical, Declared, Holders, Judged, Parent, Place, Present, ProtectedComponents,
-    Refused, Scaled, Scope, Search, Spent, Standing, Throttled, Unknown, Withdrawal, World,
+    Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,
+    Present, ProtectedComponents, Refused, Scaled, Scope, Search, Spent, Standing, Throttled, Unknown,
+    Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;
@@ -91,7 +95,7 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
         Action::Declare { subject, is_new } => {
             guards::check_policy(subject, *is_new, review, world, settings).await
         }
-        Action::Evict { .. } | Action::Scale { .. } | Action::Other => Verdict::allow(),
+        Action::Create(_) | Action::Evict { .. } | Action::Scale { .. } | Action::Other => Verdict::allow(),
     }
 }
 

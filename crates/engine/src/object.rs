@@ -35,6 +35,8 @@ pub struct Metadata<'a> {
     /// Those that guards read. The others are passed over: a `last-applied-configuration` can be as large as
     /// the object itself.
     pub annotations: Pairs<'a>,
+    /// The text of `managedFields`, read only where it matters who wrote a field.
+    pub managed_fields: Option<&'a [u8]>,
 }
 
 /// An entry of `ownerReferences`.
@@ -135,6 +137,16 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Metadata<'a> {
+    /// The namespace that it is in, if it is in one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+    }
+
+    /// The owner that manages it.
+    pub fn controller(&self) -> Option<&Owner<'a>> {
+        self.owners.iter().find(|owner| owner.controller)
+    }
+
     /// Whether its dependents are to be left alone when it goes.
     pub fn orphans(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == "orphan")
@@ -164,6 +176,7 @@ impl<'a> Metadata<'a> {
                 "annotations" => {
                     metadata.annotations = Pairs::read(value, is_read)?;
                 }
+                "managedFields" => metadata.managed_fields = value.raw_or_null()?,
                 _ => value.skip()?,
             }
             Ok(())

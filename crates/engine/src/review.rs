@@ -52,6 +52,8 @@ pub struct User<'a> {
 pub enum Action<'a> {
     /// An object is deleted.
     Delete(Subject<'a>),
+    /// An object is created. It can take nothing away; only [`crate::advise`] looks at it.
+    Create(Subject<'a>),
     /// A pod is evicted. The request carries its name only.
     Evict { namespace: Cow<'a, str>, name: Cow<'a, str> },
     /// A pod is changed, in place.
@@ -90,6 +92,11 @@ pub struct Subject<'a> {
 }
 
 impl User<'_> {
+    /// Whether a program asks, and not a person.
+    pub(crate) fn is_automation(&self) -> bool {
+        self.name.starts_with("system:serviceaccount:") || self.is_kubernetes()
+    }
+
     /// Whether Kubernetes itself asks. Its controllers must not be told to wait: they would do so with a whole queue
     /// behind them.
     pub(crate) fn is_kubernetes(&self) -> bool {
@@ -157,7 +164,7 @@ impl Subject<'_> {
     }
 
     pub fn namespace(&self) -> Option<&str> {
-        self.object.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+        self.object.metadata.namespace()
     }
 
     pub fn is_already_going(&self) -> bool {

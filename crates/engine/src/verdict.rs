@@ -3,10 +3,10 @@
 use palisade_api::action::Action;
 use palisade_api::marks::{Mark, Place};
 
-use crate::object::Owner;
+use crate::object::{Object, Owner};
 use crate::order::Deadlock;
 use crate::pod::Loss;
-use crate::review::Subject;
+use crate::review::{Kind, Subject};
 use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown};
 
 /// The answer to a review.
@@ -288,6 +288,8 @@ pub struct Doomed {
     /// The commands that lift its protection.
     pub lift: Vec<String>,
     pub owners: Vec<OwnerRef>,
+    /// Which of its owners manages it.
+    pub controller: Option<usize>,
 }
 
 /// An owner reference that outlives what it was read from.
@@ -315,9 +317,49 @@ impl OwnerRef {
 }
 
 impl Doomed {
-    pub(crate) fn add(&mut self, reason: Reason, commands: Vec<String>) {
+    pub(crate) fn add(&mut self, reason: Reason) {
+        self.lift.extend(reason.mark().map(|mark| self.lifting(mark)).unwrap_or_default());
         self.because.push(reason);
-        self.lift.extend(commands);
+    }
+
+    fn lifting(&self, mark: &Mark) -> Vec<String> {
+        crate::prose::lifting(&self.about, [&Lift::of_mark(mark)])
+    }
+
+    pub(crate) fn controller(&self) -> Option<&OwnerRef> {
+        self.controller.and_then(|index| self.owners.get(index))
+    }
+
+    pub(crate) fn is_claim(&self) -> bool {
+        self.about.kubectl_name == "persistentvolumeclaim"
+    }
+
+    /// The marks that protect it.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = &Mark> {
+        self.because.iter().filter_map(Reason::mark)
+    }
+
+    /// The same without some marks; `None` if nothing else protects it.
+    pub(crate) fn without_marks(mut self, marks: &[Mark]) -> Option<Self> {
+        if !marks.is_empty() {
+            self.lift.clear();
+            for reason in std::mem::take(&mut self.because) {
+                if reason.mark().is_none_or(|mark| !marks.contains(mark)) {
+                    self.add(reason);
+                }
+            }
+        }
+        (!self.because.is_empty()).then_some(self)
+    }
+}
+
+impl Reason {
+    /// The mark on the object that protects it, if that is why.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        match self {
+            Self::Marked(mark) | Self::MarkedWhile(mark, _) | Self::MarkedUnknown(mark, _) => Some(mark),
+            _ => None,
+        }
     }
 }
 
@@ -368,6 +410,10 @@ pub enum Warning {
     Mistyped(Mark),
     /// `Cascading` on a kind whose dependents nobody can name yet.
     CascadingNotKnown(Mark),
+    /// A mark in a template, which is copied to everything that is made from it.
+    InTemplate(Mark),
+    /// A mark on a kind that no label protects.
+    Transient(Mark),
     /// The same, asked for by a `ResourceDeletionProtection`.
     RuleNotKnown(Ruled),
     /// A `ResourceDeletionProtection` that warns.
@@ -398,8 +444,12 @@ impl Verdict {
     }
 
     pub(crate) fn new(subject: &Subject<'_>, found: Found) -> Self {
+        Self::about(About::new(subject), found)
+    }
+
+    pub(crate) fn about(about: About, found: Found) -> Self {
         let says_nothing = found == Found::default();
-        Self::of((!says_nothing).then(|| About::new(subject)), found)
+        Self::of((!says_nothing).then_some(about), found)
     }
 
     fn of(about: Option<About>, found: Found) -> Self {
@@ -424,11 +474,15 @@ impl Verdict {
 
 impl About {
     pub(crate) fn new(subject: &Subject<'_>) -> Self {
+        Self::of(&subject.kind, &subject.object)
+    }
+
+    pub(crate) fn of(kind: &Kind<'_>, object: &Object<'_>) -> Self {
         Self {
-            kind: subject.kind.to_string(),
-            kubectl_name: subject.kind.kubectl_name(),
-            namespace: subject.namespace().map(str::to_owned),
-            name: subject.name().to_owned(),
+            kind: kind.to_string(),
+            kubectl_name: kind.kubectl_name(),
+            namespace: object.metadata.namespace().map(str::to_owned),
+            name: object.metadata.name.to_string(),
         }
     }
 }

@@ -9,11 +9,12 @@ use palisade_api::action::Action;
 use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Provider, Resource, Service, Target};
 
+use crate::guards::copies::SourceLabels;
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::{Expects, Subject, User};
-use crate::verdict::{About, Doomed};
+use crate::verdict::{About, Doomed, OwnerRef};
 
 /// The rest of the cluster, in the guards' words.
 ///
@@ -37,7 +38,8 @@ pub trait World: Sync {
         namespace: &str,
     ) -> impl Future<Output = Answer<BTreeMap<String, String>>> + Send;
 
-    /// Whether a namespace is terminating. Only a refusal's words depend on it, so not knowing is no.
+    /// Whether a namespace is terminating. It changes a refusal's words, or lets Kubernetes' controllers clean up, so not
+    /// knowing is no.
     fn is_terminating(&self, _namespace: &str) -> impl Future<Output = bool> + Send {
         async { false }
     }
@@ -53,6 +55,25 @@ pub trait World: Sync {
         place: Place<'_>,
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> impl Future<Output = Answer<Search>> + Send;
+
+    /// What became of owners, by their uids. Each is asked for with the namespace of its dependent, in which it is
+    /// unless it has none.
+    fn owners(
+        &self,
+        _owners: &[(Option<String>, OwnerRef)],
+    ) -> impl Future<Output = Answer<BTreeMap<String, OwnerState>>> + Send {
+        ready(Err(Unknown::new("what its owner looks like", "there is nobody to ask")))
+    }
+
+    /// Whether an owner that is gone is known to have been there: then its deletion was admitted. Not knowing is no.
+    fn has_seen_owner(&self, _uid: &str) -> bool {
+        false
+    }
+
+    /// The claim templates of the `StatefulSet`s of a namespace.
+    fn claim_templates(&self, _namespace: &str) -> impl Future<Output = Answer<Vec<ClaimTemplate>>> + Send {
+        ready(Err(Unknown::new("which StatefulSet it belongs to", "there is nobody to ask")))
+    }
 
     /// Charges a pod to every budget and every flow control that it concerns, or tells which of them do not allow it,
     /// and charges none. Unless `really`, it only tells.
@@ -284,6 +305,35 @@ pub enum Place<'a> {
     Definition(&'a Definition),
     /// What the garbage collector would remove with an object: in its namespace, or anywhere if it has none.
     Below { uid: &'a str, namespace: Option<&'a str> },
+}
+
+/// What became of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// It is there, with that uid.
+    There { labels: SourceLabels, is_terminating: bool },
+    /// It is not there any more, or another one of the same name is.
+    Gone,
+    /// The same of one without a namespace, whose dependent has one: anybody could have named it as an owner.
+    GoneFromCluster,
+}
+
+/// A claim template of a `StatefulSet`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimTemplate {
+    pub set: String,
+    pub template: String,
+    pub labels: SourceLabels,
+}
+
+impl ClaimTemplate {
+    /// Whether a claim was made from it: `TEMPLATE-SET-ORDINAL`.
+    pub(crate) fn made(&self, claim: &str) -> bool {
+        let rest = claim.strip_prefix(&*self.template).and_then(|rest| rest.strip_prefix('-'));
+        let ordinal = rest.and_then(|rest| rest.strip_prefix(&*self.set)?.strip_prefix('-'));
+        ordinal
+            .is_some_and(|ordinal| ordinal.parse::<u32>().is_ok_and(|number| number.to_string() == ordinal))
+    }
 }
 
 /// What is to be thought of an object.

@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::json;
 
 use super::{Action, Exemptions, Mode, Pattern, Spec};
+use crate::kinds::is_transient;
 use crate::labels::LabelRule;
 
 /// One selector of a protection, with all that its answer needs.
@@ -57,7 +58,7 @@ impl Exempting {
 pub enum Target {
     /// One kind, in every version of its group.
     Kind { group: String, kind: String },
-    /// Every kind of one group, or of all; but Events and Leases, which come and go by themselves.
+    /// Every kind of one group, or of all; but not those that come and go by themselves, such as Events and Leases.
     Every { group: Option<String> },
 }
 
@@ -125,13 +126,7 @@ impl Rule {
     pub fn is_for(&self, group: &str, kind: &str) -> bool {
         match &self.target {
             Target::Kind { group: g, kind: k } => g == group && k == kind,
-            Target::Every { group: g } => {
-                g.as_ref().is_none_or(|g| g == group)
-                    && !matches!(
-                        (group, kind),
-                        ("" | "events.k8s.io", "Event") | ("coordination.k8s.io", "Lease")
-                    )
-            }
+            Target::Every { group: g } => g.as_ref().is_none_or(|g| g == group) && !is_transient(group, kind),
         }
     }
 
@@ -279,6 +274,9 @@ mod tests {
             ("", "Event", false),
             ("events.k8s.io", "Event", false),
             ("coordination.k8s.io", "Lease", false),
+            ("", "Endpoints", false),
+            ("discovery.k8s.io", "EndpointSlice", false),
+            ("", "Service", true),
             ("example.com", "Lease", true),
         ] {
             assert_eq!(selects(&rules, group, kind, Some("shop"), "x", &[]), expected, "{group} {kind}");

@@ -46,7 +46,7 @@ impl LiveWorld {
     }
 
     /// What is served now, asked for once.
-    async fn discovery(&self) -> Result<&Discovery, NoAnswer> {
+    pub(crate) async fn discovery(&self) -> Result<&Discovery, NoAnswer> {
         let asked = async { discover(&self.client).await.map_err(NoAnswer::from) };
         self.discovered.get_or_try_init(|| self.in_time(asked)).await
     }

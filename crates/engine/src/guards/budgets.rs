@@ -35,7 +35,11 @@ pub(super) fn loss(subject: &Subject<'_>, review: &Review<'_>) -> Result<Option<
         Action::Update { pod, new, part } => {
             loss_by_update(&pod.object, new, *part, &review.user).map_err(unreadable)
         }
-        Action::Change { .. } | Action::Scale { .. } | Action::Declare { .. } | Action::Other => Ok(None),
+        Action::Create(_)
+        | Action::Change { .. }
+        | Action::Scale { .. }
+        | Action::Declare { .. }
+        | Action::Other => Ok(None),
     }
 }
 

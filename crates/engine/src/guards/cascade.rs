@@ -5,6 +5,8 @@
 //! An object that is already going does not count, and an exemption does not either: it covers the object's own
 //! deletion, not a cascade onto it. `Orphan` excuses neither: Kubernetes ignores it there.
 //!
+//! A label that a controller copied there guards nothing: see [`super::copies`].
+//!
 //! An owner is not deleted while a protected object would be collected with it, at any depth; unless it is deleted
 //! with `Orphan`. A dependent is collected only if all its owners are gone.
 //!
@@ -15,10 +17,11 @@ use std::collections::BTreeMap;
 
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::labels::look_up;
-use palisade_api::marks::Mode as MarkMode;
+use palisade_api::marks::{Mark, Mode as MarkMode, Place as MarkPlace};
 use palisade_api::protection::{self, Action, Mode, Rule};
 use palisade_api::{budget, flow};
 
+use crate::guards::copies;
 use crate::guards::labels::marks;
 use crate::object::Definition;
 use crate::protections::Protections;
@@ -36,6 +39,12 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
             below(subject, world).await
         }
         Some(Cascade::Workload) | None => return,
+    };
+    let answer = match answer {
+        Ok(Search { found, unreachable }) => {
+            copies::without_copies(found, world).await.map(|found| Search { found, unreachable })
+        }
+        Err(unknown) => Err(unknown),
     };
     match answer {
         Ok(Search { found: doomed, unreachable }) => {
@@ -165,9 +174,16 @@ fn judge<'a>(
         (true, true) => subject.object.replicas().map_or(Some(1), Some).filter(|&replicas| replicas != 0),
     };
     let mut doomed: Option<Doomed> = None;
-    let about = || About::new(subject);
-    let owners = || metadata.owners.iter().map(OwnerRef::of).collect();
-    for mark in marks(subject) {
+    let new = || Doomed {
+        about: About::new(subject),
+        because: Vec::new(),
+        lift: Vec::new(),
+        owners: metadata.owners.iter().map(OwnerRef::of).collect(),
+        controller: metadata.owners.iter().position(|owner| owner.controller),
+    };
+    let is_copy =
+        |mark: &Mark| mark.place == MarkPlace::Label && copies::is_by_kubernetes(metadata, mark.key);
+    for mark in marks(subject).filter(|mark| !is_copy(mark)) {
         let reason = match mark.mode {
             MarkMode::Always => Reason::Marked(mark.clone()),
             MarkMode::Cascading => match replicas() {
@@ -175,12 +191,7 @@ fn judge<'a>(
                 None => continue,
             },
         };
-        let about = about();
-        let lift = Lift::of_mark(&mark);
-        let command = crate::prose::lifting(&about, [&lift]);
-        doomed
-            .get_or_insert_with(|| Doomed { about, because: Vec::new(), lift: Vec::new(), owners: owners() })
-            .add(reason, command);
+        doomed.get_or_insert_with(new).add(reason);
     }
     let applies = |rule: &&Rule| {
         rule.action == Action::Deny
@@ -201,14 +212,8 @@ fn judge<'a>(
             },
         };
         let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
-        let doomed = doomed.get_or_insert_with(|| Doomed {
-            about: about(),
-            because: Vec::new(),
-            lift: Vec::new(),
-            owners: owners(),
-        });
         // An exemption would not help here, and to do away with the rule is not for us to suggest.
-        doomed.add(Reason::Ruled(ruled, held), Vec::new());
+        doomed.get_or_insert_with(new).add(Reason::Ruled(ruled, held));
     }
     match doomed {
         Some(doomed) => Judged::Protected(doomed),

@@ -54,7 +54,7 @@ fn change(subject: &Subject<'_>, review: &Review<'_>) -> Option<Change> {
         Action::Update { new, part: Part::Status, .. }
         | Action::Change { new, part: Portion::Status, .. } => stripped(new).then_some(Change::Strip),
         Action::Update { .. } | Action::Change { .. } => Some(Change::Update),
-        Action::Declare { .. } | Action::Other => None,
+        Action::Create(_) | Action::Declare { .. } | Action::Other => None,
     }
 }
 

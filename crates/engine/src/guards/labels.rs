@@ -8,19 +8,32 @@
 //! - a workload: `spec.replicas` is not 0, whatever the propagation policy;
 //! - any other kind: its dependents can't be listed cheaply, so it is let go with a warning that says so.
 //!
+//! Kinds that come and go by themselves (Endpoints, `EndpointSlice`s, Events, Leases) are protected by no mark, and a
+//! label that was copied binds people only: see [`super::copies`].
+//!
 //! The marks and their values are in [`palisade_api::marks`].
 
-use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::kinds::{Cascade, cascade_of, is_transient};
 use palisade_api::marks::{Mark, Mode};
 
-use crate::review::Subject;
-use crate::verdict::{Code, Finding, Found, Guard, Held, Lift, Reason, Warning};
+use crate::guards::copies;
+use crate::review::{Action, Review, Subject, User};
+use crate::verdict::{About, Code, Finding, Found, Guard, Held, Lift, Reason, Verdict, Warning};
 use crate::world::{Answer, Unknown, World};
 
-pub(super) async fn ask(subject: &Subject<'_>, world: &impl World, found: &mut Found) {
+pub(super) async fn ask(subject: &Subject<'_>, user: &User<'_>, world: &impl World, found: &mut Found) {
     let Found { findings, warnings, .. } = found;
     let mut cascading = Vec::new();
     for mark in marks(subject) {
+        match Box::pin(copies::is_free(subject, &mark, user, world)).await {
+            Ok(false) => {}
+            Ok(true) => continue,
+            Err(unknown) => {
+                let reason = Reason::MarkedUnknown(mark.clone(), unknown);
+                findings.push(finding(&mark, Code::Unavailable, reason));
+                continue;
+            }
+        }
         if mark.mistyped.is_some() {
             warnings.push(Warning::Mistyped(mark.clone()));
         }
@@ -55,14 +68,40 @@ pub(super) async fn ask(subject: &Subject<'_>, world: &impl World, found: &mut F
     }
 }
 
+/// The marks that protect an object; none on a kind that comes and goes by itself.
 pub(super) fn marks(subject: &Subject<'_>) -> impl Iterator<Item = Mark> {
     let metadata = &subject.object.metadata;
+    let lasts = !is_transient(&subject.kind.group, &subject.kind.kind);
     // A Deployment's controller copies annotations to its ReplicaSets and never takes them away again: there they
     // are nobody's wish, and the garbage collector would wait for ever.
     let copied = subject.kind.kind == "ReplicaSet" && metadata.owners.iter().any(|owner| owner.controller);
     let annotations = metadata.annotations.iter().filter(move |_| !copied);
     let labels = metadata.labels.iter().filter_map(|(key, value)| Mark::of_label(key, value));
-    labels.chain(annotations.filter_map(|(key, value)| Mark::of_annotation(key, value)))
+    let all = labels.chain(annotations.filter_map(|(key, value)| Mark::of_annotation(key, value)));
+    all.filter(move |_| lasts)
+}
+
+/// What to say to somebody who sets a label where it is copied, or where it protects nothing. Never refuses, and asks
+/// nobody.
+pub fn advise(review: &Review<'_>) -> Verdict {
+    let (kind, new, old) = match &review.action {
+        Action::Create(subject) => (&subject.kind, &subject.object, None),
+        Action::Change { subject, new, .. } => (&subject.kind, new, Some(&subject.object)),
+        _ => return Verdict::allow(),
+    };
+    let mut found = Found::default();
+    if is_transient(&kind.group, &kind.kind) {
+        let was = |key: &str| old.and_then(|old| old.metadata.labels.get(key));
+        let set = new.metadata.labels.iter().filter(|(key, value)| was(key) != Some(value));
+        found
+            .warnings
+            .extend(set.filter_map(|(key, value)| Mark::of_label(key, value)).map(Warning::Transient));
+    } else {
+        let old = old.map(copies::in_templates).unwrap_or_default();
+        let set = copies::in_templates(new);
+        found.warnings.extend(set.marks().filter(|mark| !old.carry(mark)).map(Warning::InTemplate));
+    }
+    Verdict::about(About::of(kind, new), found)
 }
 
 fn finding(mark: &Mark, code: Code, reason: Reason) -> Finding {

@@ -5,9 +5,10 @@
 mod budgets;
 mod cascade;
 pub(crate) mod components;
+pub(crate) mod copies;
 mod critical;
 pub(crate) mod flow;
-mod labels;
+pub(crate) mod labels;
 mod protections;
 
 use palisade_api::{budget, components as component, critical as service, flow as api};
@@ -29,7 +30,7 @@ pub(crate) async fn ask(
     let gates = settings.gates;
     let removed = matches!(review.action, Action::Delete(_) | Action::Evict { .. });
     if removed && gates.resources_deletion_protection {
-        labels::ask(subject, world, &mut found).await;
+        labels::ask(subject, &review.user, world, &mut found).await;
         protections::ask(subject, &review.user, world, &mut found).await;
     }
     // Where nothing is protected, nothing is guarded with it.

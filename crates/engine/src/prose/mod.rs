@@ -167,6 +167,17 @@ pub fn warning(about: &About, warning: &Warning) -> String {
                 subject(about)
             )
         }
+        Warning::InTemplate(mark) => format!(
+            "{}: {} in its template is copied to all that is made from it: people can't delete those, controllers can. To \
+             protect it, set the label on its own metadata",
+            subject(about),
+            written(mark),
+        ),
+        Warning::Transient(mark) => format!(
+            "{}: {} does not protect it: Endpoints, EndpointSlices, Events and Leases are never protected by label",
+            subject(about),
+            written(mark),
+        ),
         Warning::CascadingNotKnown(mark) => format!(
             "{}: {} does not protect it: Cascading is not known for this kind; Always is",
             subject(about),

@@ -4,6 +4,7 @@
 mod budgets;
 mod cascade;
 mod components;
+mod copies;
 mod critical;
 mod flow;
 mod labels;

@@ -9,9 +9,10 @@ use palisade_api::critical::{Resource, Service, Target};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_engine::{
-    About, Action, Answer, Census, Code, Count, Critical, Definition, Expects, Holders, Judged, Kind, Loss,
-    Metadata, Object, Parent, Place, Present, ProtectedComponents, Protections, Refused, Review, Scaled,
-    Scope, Search, Settings, Spent, Subject, Unknown, User, Verdict, Withdrawal, World, decide, prose,
+    About, Action, Answer, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects, Holders,
+    Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents,
+    Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject, Unknown, User, Verdict,
+    Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -38,6 +39,9 @@ pub(crate) struct Given {
     pub(crate) parent: Answer<Option<Value>>,
     /// Whose a claim is by its name.
     pub(crate) claimant: Answer<Option<String>>,
+    /// What became of owners, by their uids.
+    pub(crate) owners: BTreeMap<String, Answer<OwnerState>>,
+    pub(crate) claim_templates: Answer<Vec<ClaimTemplate>>,
     /// What is there: `deployments.apps "shop/web"`.
     pub(crate) present: BTreeMap<&'static str, Answer<Present>>,
 }
@@ -62,6 +66,8 @@ impl Default for Given {
             guarded: Ok(Vec::new()),
             parent: Ok(None),
             claimant: Ok(None),
+            owners: BTreeMap::new(),
+            claim_templates: Err(unasked()),
         }
     }
 }
@@ -130,6 +136,19 @@ impl World for Given {
             }
         }
         Ok(search)
+    }
+    async fn owners(&self, owners: &[(Option<String>, OwnerRef)]) -> Answer<BTreeMap<String, OwnerState>> {
+        let state = |(_, owner): &(Option<String>, OwnerRef)| {
+            let given = self.owners.get(&owner.uid).unwrap_or_else(|| panic!("nobody asks about {owner:?}"));
+            Ok((owner.uid.clone(), given.clone()?))
+        };
+        owners.iter().map(state).collect()
+    }
+    fn has_seen_owner(&self, uid: &str) -> bool {
+        uid == "u"
+    }
+    async fn claim_templates(&self, _: &str) -> Answer<Vec<ClaimTemplate>> {
+        self.claim_templates.clone()
     }
     async fn spend(&self, withdrawal: &Withdrawal<'_>, really: bool) -> Spent {
         let Withdrawal { loss, removed_by, .. } = withdrawal;
@@ -233,6 +252,8 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "ClusterRole" => ("rbac.authorization.k8s.io", "clusterroles"),
         "Widget" => ("example.com", "widgets"),
         "Event" => ("", "events"),
+        "Endpoints" => ("", "endpoints"),
+        "EndpointSlice" => ("discovery.k8s.io", "endpointslices"),
         "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
         "PodDeletionFlowControl" => ("policy.kruise.io", "poddeletionflowcontrols"),
         "CriticalService" => ("palisade.dev", "criticalservices"),
@@ -246,7 +267,7 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
     Kind { group: group.into(), kind: kind.to_owned().into(), plural: plural.into() }
 }
 
-fn review(action: Action<'_>) -> Review<'_> {
+pub(crate) fn review(action: Action<'_>) -> Review<'_> {
     Review {
         action,
         user: User { name: "jane".into(), groups: vec!["dev".into()] },
@@ -260,6 +281,13 @@ fn review(action: Action<'_>) -> Review<'_> {
 pub(crate) fn delete_with(of: &str, json: &str, world: &Given, settings: &Settings) -> Verdict {
     let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
     block_on(decide(&review(Action::Delete(subject)), world, settings))
+}
+
+pub(crate) fn delete_as(user: &str, of: &str, json: &str, world: &Given) -> Verdict {
+    let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
+    let asked =
+        Review { user: User { name: user.into(), groups: Vec::new() }, ..review(Action::Delete(subject)) };
+    block_on(decide(&asked, world, &settings()))
 }
 
 pub(crate) fn delete(of: &str, json: &str, world: &Given) -> Verdict {

@@ -12,6 +12,7 @@ mod cascade;
 mod cluster;
 mod command_line;
 mod components;
+mod copies;
 mod critical;
 mod faults;
 mod finalizer_controller;

@@ -6,6 +6,7 @@
 pub mod cel;
 mod components;
 mod critical;
+mod label_advice;
 mod outage;
 mod pods;
 
@@ -17,7 +18,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use palisade_api::gates::FeatureGates;
-use palisade_api::kinds::CASCADING_KINDS;
+use palisade_api::kinds::{CASCADING_KINDS, TRANSIENT_KINDS, TransientKind};
 use palisade_api::labels::{self, LabelExpression, LabelRule, Operator};
 use palisade_api::marks;
 
@@ -117,24 +118,32 @@ fn plan_guards(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
         webhooks.push(wanted.cascade());
         webhooks.extend(wanted.owners());
     }
-    webhooks.extend([
-        wanted.labelled("delete-protection", &[requirement(marks::DELETE_PROTECTION, "Exists", &[])]),
-        wanted.labelled(
+    for (name, requirements) in protecting_labels() {
+        webhooks.push(wanted.labelled(name, &requirements));
+    }
+    webhooks.push(wanted.annotated());
+    webhooks.extend(wanted.label_advice());
+    webhooks.extend(wanted.protected());
+    webhooks.extend(wanted.evictions());
+    webhooks
+}
+
+/// The labels that protect, each with what selects it.
+fn protecting_labels() -> [(&'static str, Vec<LabelSelectorRequirement>); 3] {
+    [
+        ("delete-protection", vec![requirement(marks::DELETE_PROTECTION, "Exists", &[])]),
+        (
             "deletion-protected",
-            &[requirement(marks::DELETION_PROTECTED, "In", &[marks::ALWAYS.to_owned()])],
+            vec![requirement(marks::DELETION_PROTECTED, "In", &[marks::ALWAYS.to_owned()])],
         ),
-        wanted.labelled(
+        (
             "disable-cascading-deletion",
-            &[
+            vec![
                 requirement(marks::DISABLE_CASCADING_DELETION, "Exists", &[]),
                 requirement(marks::DISABLE_CASCADING_DELETION, "NotIn", &["false".to_owned()]),
             ],
         ),
-        wanted.annotated(),
-    ]);
-    webhooks.extend(wanted.protected());
-    webhooks.extend(wanted.evictions());
-    webhooks
+    ]
 }
 
 impl Wanted<'_> {
@@ -143,6 +152,7 @@ impl Wanted<'_> {
         ValidatingWebhook {
             rules: Some(vec![rule("DELETE", "*", "*")]),
             object_selector: Some(selector(requirements)),
+            match_conditions: Some(vec![lasting().condition("lasting")]),
             ..self.webhook(name)
         }
     }
@@ -313,12 +323,13 @@ fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement
     Some(requirements)
 }
 
-/// What is no Event and no Lease, which come and go all the time.
+/// That the kind does not come and go by itself.
 fn lasting() -> Expression {
-    cel!(
-        "!(request.resource.resource == 'events' && request.resource.group in ['', 'events.k8s.io']) \
-         && !(request.resource.resource == 'leases' && request.resource.group == 'coordination.k8s.io')"
-    )
+    let kinds = TRANSIENT_KINDS.iter().map(|TransientKind { group, plural, .. }| {
+        let (plural, group) = (string(plural), string(group));
+        cel!("(request.resource.resource == {} && request.resource.group == {})", plural, group)
+    });
+    cel!("!({})", cel::any(kinds))
 }
 
 /// Whether labels or owner references change, given either in the old object and in the new one.

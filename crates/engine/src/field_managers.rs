@@ -1,0 +1,100 @@
+//! Who wrote a label, as `metadata.managedFields` tell.
+//!
+//! The API server keeps them for every object: each entry names a manager and the fields that it wrote last. A label
+//! that came with an object's creation stands in the same entry as its owner reference; one that was set later stands in
+//! an entry of its own.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::object::Metadata;
+
+/// The manager of all controllers that come with Kubernetes.
+const KUBERNETES: &str = "kube-controller-manager";
+
+/// One that wrote a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LabelWriter {
+    manager: String,
+    /// The uids of the owner references that it wrote.
+    owners: Vec<String>,
+}
+
+impl LabelWriter {
+    /// Whether a controller of Kubernetes' own wrote it. None of them invents a protection label: they copy.
+    pub(crate) fn is_kubernetes(&self) -> bool {
+        self.manager == KUBERNETES
+    }
+
+    /// Whether it also made the object a dependent of this owner.
+    pub(crate) fn wrote_owner(&self, uid: &str) -> bool {
+        self.owners.iter().any(|owner| owner == uid)
+    }
+}
+
+/// An entry of `managedFields`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    #[serde(default)]
+    manager: String,
+    #[serde(default)]
+    fields_v1: Value,
+}
+
+/// Everybody who wrote a label; nobody, where the fields are missing or can't be read.
+pub(crate) fn label_writers(metadata: &Metadata<'_>, key: &str) -> Vec<LabelWriter> {
+    let entries: Vec<Entry> =
+        metadata.managed_fields.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
+    let label = format!("f:{key}");
+    entries
+        .into_iter()
+        .filter(|entry| !entry.fields_v1["f:metadata"]["f:labels"][&label].is_null())
+        .map(|Entry { manager, fields_v1 }| LabelWriter {
+            manager,
+            owners: owner_uids(&fields_v1["f:metadata"]["f:ownerReferences"]),
+        })
+        .collect()
+}
+
+/// The uids of `{"k:{\"uid\":\"…\"}": {}}`.
+fn owner_uids(references: &Value) -> Vec<String> {
+    let keys = references.as_object().into_iter().flat_map(serde_json::Map::keys);
+    keys.filter_map(|key| {
+        let key: Value = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+        key["uid"].as_str().map(str::to_owned)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Object;
+
+    const KEY: &str = "policy.kruise.io/delete-protection";
+
+    fn writers(managed_fields: &str) -> Vec<LabelWriter> {
+        let json = format!(r#"{{"metadata":{{"name":"a","managedFields":{managed_fields}}}}}"#);
+        label_writers(&Object::parse(json.as_bytes()).unwrap().metadata, KEY)
+    }
+
+    #[test]
+    fn a_label_is_told_with_the_owner_references_of_the_same_entry() {
+        let found = writers(
+            r#"[{"manager":"kube-controller-manager","operation":"Update","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":
+                {"f:labels":{".":{},"f:policy.kruise.io/delete-protection":{}},
+                 "f:ownerReferences":{".":{},"k:{\"uid\":\"u-1\"}":{}}}}},
+                {"manager":"kubectl-label","fieldsV1":{"f:metadata":{"f:labels":{"f:app":{}}}}}]"#,
+        );
+        assert_eq!(found, [LabelWriter { manager: KUBERNETES.to_owned(), owners: vec!["u-1".to_owned()] }]);
+        assert!(found[0].is_kubernetes() && found[0].wrote_owner("u-1") && !found[0].wrote_owner("u-2"));
+    }
+
+    #[test]
+    fn what_can_not_be_read_tells_of_nobody() {
+        for text in ["null", "[]", r#""text""#, "[{}]", r#"[{"fieldsV1":[1]}]"#, r#"[{"manager":1}]"#] {
+            assert_eq!(writers(text), [], "{text}");
+        }
+    }
+}
