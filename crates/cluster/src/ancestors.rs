@@ -16,7 +16,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{self, Config, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use kube::{Client, ResourceExt};
-use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::kinds::{Cascade, cascade_of, is_transient};
 use palisade_api::labels::look_up;
 use palisade_api::marks::{self, Mark};
 use palisade_api::protection::{Action, Target};
@@ -209,6 +209,9 @@ fn wanted(discovery: &Discovery, rules: &Rules) -> Vec<Watched> {
         };
         if rules.kinds.contains(&(group.clone(), kind.clone())) {
             wanted.insert(watched(None));
+            continue;
+        }
+        if is_transient(&group, &kind) {
             continue;
         }
         wanted.extend(marks::protecting_selectors().map(|selector| watched(Some(selector))));

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::kinds::{Cascade, cascade_of, is_transient};
 use palisade_api::marks;
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
@@ -73,7 +73,7 @@ async fn in_kinds(
     let discovery = world.in_time(asked).await.map_err(unknown)?;
     let mut searches = Vec::new();
     for served in &discovery.resources {
-        if served.listable && (served.namespaced || namespace.is_none()) {
+        if served.listable && (served.namespaced || namespace.is_none()) && may_be_protected(world, served) {
             searches.push(KindSearch { world, served, namespace, judge, must_be_served: false }.run());
         }
     }
@@ -97,6 +97,13 @@ async fn in_kinds(
             Ok((Search { found, unreachable: discovery.unreachable.clone() }, discovery))
         }
     }
+}
+
+/// Whether an object of a kind may be protected: where no label can, a rule must name the kind.
+fn may_be_protected(world: &LiveWorld, served: &Served) -> bool {
+    let Served { group, kind, plural, .. } = served;
+    let named = Kind { group: group.into(), kind: kind.into(), plural: plural.into() };
+    !is_transient(group, kind) || world.protections().of_kind(&named).next().is_some()
 }
 
 async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<'_>) -> Answer<Search> {
