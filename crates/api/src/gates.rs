@@ -78,6 +78,24 @@ impl FeatureGates {
     }
 }
 
+/// All of them, as the flag takes them.
+impl fmt::Display for FeatureGates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (name, gate)) in KNOWN.iter().enumerate() {
+            let on = match gate {
+                Gate::ResourcesDeletionProtection => self.resources_deletion_protection,
+                Gate::CascadeProtection => self.cascade_protection,
+                Gate::PodUnavailableBudget => self.pod_unavailable_budget,
+                Gate::PodDeletionFlowControl => self.pod_deletion_flow_control,
+                Gate::CriticalService => self.critical_service,
+                Gate::ComponentProtection => self.component_protection,
+            };
+            write!(f, "{}{name}={on}", if number == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
 /// Why a feature gate could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeatureGateError {
@@ -137,6 +155,18 @@ impl FromStr for FeatureGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for off in
+            ["", "CriticalService=false", "ResourcesDeletionProtection=false,ComponentProtection=false"]
+        {
+            let list: FeatureGateList = off.parse().unwrap();
+            let gates = FeatureGates::chosen(&list.0);
+            let again: FeatureGateList = gates.to_string().parse().unwrap();
+            assert_eq!(FeatureGates::chosen(&again.0), gates, "{gates}");
+        }
+    }
 
     #[test]
     fn the_last_choice_wins() {

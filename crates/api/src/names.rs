@@ -9,6 +9,9 @@ pub const PALISADE: &str = "palisade";
 /// The Secret with the certificate authority and the serving certificate.
 pub const TLS_SECRET: &str = "palisade-tls";
 
+/// The `ConfigMap` in which the replicas publish what they decide by, and the Role with which everybody reads it.
+pub const SETTINGS: &str = "palisade-settings";
+
 /// An annotation on the Lease: while it is there, no replica registers the webhook.
 /// `palisade uninstall` sets it, so that a running leader does not put back what was just removed.
 pub const SUSPENDED: &str = "palisade.dev/suspended";

@@ -9,6 +9,7 @@
 //! flow          the status of PodDeletionFlowControls
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
 //! protections   the status of ResourceDeletionProtections
+//! published     what the replicas decide by, in a ConfigMap that everybody may read
 //! registration  the ValidatingWebhookConfiguration, derived from what there is to guard
 //! rights        what Palisade must be allowed to do, and so what we ship as RBAC
 //! suspension    the mark that keeps replicas from registering anything
@@ -23,6 +24,7 @@ pub mod flow;
 pub mod generated;
 pub mod leadership;
 pub mod protections;
+pub mod published;
 pub mod registration;
 pub mod rights;
 mod status;

@@ -34,6 +34,8 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         object("ServiceAccount", "v1", names::PALISADE, true, json!({})),
         role("Role", names::PALISADE, own_rules()),
         binding("RoleBinding", names::PALISADE),
+        role("Role", names::SETTINGS, settings_reader_rules()),
+        everybody(binding("RoleBinding", names::SETTINGS)),
         role("ClusterRole", names::PALISADE, cluster_rules()),
         binding("ClusterRoleBinding", names::PALISADE),
         role("ClusterRole", READER, reader_rules()),
@@ -58,14 +60,28 @@ fn rule_for(group: &str, resource: &str, name: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": [name], "verbs": verbs})
 }
 
-/// In its own namespace: the Lease and the Secret.
+/// In its own namespace: the Lease, the Secret, and the settings that it publishes.
 fn own_rules() -> Value {
     json!([
         rule("coordination.k8s.io", "leases", &["create"]),
         rule_for("coordination.k8s.io", "leases", names::PALISADE, &["get", "update"]),
+        rule("", "configmaps", &["create"]),
+        rule_for("", "configmaps", names::SETTINGS, &["get", "update"]),
         rule("", "secrets", &["create"]),
         rule_for("", "secrets", names::TLS_SECRET, &["get", "list", "watch", "update"]),
     ])
+}
+
+/// What the replicas decide by, so that `palisade why` answers as they do, whoever asks.
+fn settings_reader_rules() -> Value {
+    json!([rule_for("", "configmaps", names::SETTINGS, &["get"])])
+}
+
+/// A binding for everybody whom the API server knows, in place of our account.
+fn everybody(mut binding: Value) -> Value {
+    binding["subjects"] =
+        json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}]);
+    binding
 }
 
 /// Everywhere: its registration, and what `Cascading` on a Namespace and an eviction need to know.

@@ -9,8 +9,19 @@ pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A client for the cluster that the flags, the environment or the pod name.
 pub(crate) async fn connect(args: &ClusterArgs) -> Result<Client, Error> {
+    Ok(Client::try_from(config(args).await?)?)
+}
+
+/// The same, which reports a 429 or a 503 instead of asking again.
+pub(crate) async fn connect_without_retry(args: &ClusterArgs) -> Result<Client, Error> {
+    let mut config = config(args).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(args: &ClusterArgs) -> Result<Config, Error> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &args.kubeconfig {
+    Ok(match &args.kubeconfig {
         Some(path) => {
             let kubeconfig = Kubeconfig::read_from(path)
                 .map_err(|error| format!("reading {}: {error}", path.display()))?;
@@ -18,6 +29,5 @@ pub(crate) async fn connect(args: &ClusterArgs) -> Result<Client, Error> {
         }
         None if args.context.is_some() => Config::from_kubeconfig(&options).await?,
         None => Config::infer().await?,
-    };
-    Ok(Client::try_from(config)?)
+    })
 }

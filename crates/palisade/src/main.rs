@@ -4,6 +4,7 @@ mod args;
 mod connect;
 mod manifests;
 mod output;
+mod published;
 mod reference;
 mod resume;
 mod run;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     let done = runtime.block_on(async {
         match args.command {
             Command::Run(run) => run::run(*run).await.map(|()| ExitCode::SUCCESS),
-            Command::Why(why) => why::why(why).await,
+            Command::Why(why) => Box::pin(why::why(why)).await,
             Command::Manifests(manifests) => manifests::print(&manifests),
             Command::Uninstall(uninstall) => uninstall::uninstall(uninstall).await,
             Command::Resume(resume) => resume::resume(resume).await,

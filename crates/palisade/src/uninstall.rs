@@ -69,6 +69,7 @@ fn removal(namespace: &str) -> Vec<String> {
         if is_namespaced { &mut namespaced } else { &mut cluster }.push(format!("{kind}/{name}"));
     }
     namespaced.push(format!("secret/{}", names::TLS_SECRET));
+    namespaced.push(format!("configmap/{}", names::SETTINGS));
     vec![delete(&namespaced), delete(&cluster)]
 }
 
@@ -83,7 +84,8 @@ mod tests {
             commands,
             [
                 "kubectl delete --ignore-not-found -n elsewhere deployment/palisade service/palisade \
-                 serviceaccount/palisade role/palisade rolebinding/palisade secret/palisade-tls",
+                 serviceaccount/palisade role/palisade rolebinding/palisade role/palisade-settings \
+                 rolebinding/palisade-settings secret/palisade-tls configmap/palisade-settings",
                 "kubectl delete --ignore-not-found clusterrole/palisade clusterrolebinding/palisade \
                  clusterrole/palisade-reader clusterrolebinding/palisade-reader clusterrole/palisade-view \
                  clusterrole/palisade-edit",

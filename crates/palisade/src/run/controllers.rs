@@ -18,6 +18,7 @@ use palisade_controllers::components::{self, Refusals};
 use palisade_controllers::flow::{self, Tripped};
 use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
+use palisade_controllers::published::keep as keep_published;
 use palisade_controllers::registration::{self, Carried, Endpoint, FailurePolicy, Inputs, Probe, Registered};
 use palisade_controllers::{budgets, critical, generated};
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 
 use super::watches::Watches;
 use crate::args::{FailurePolicyArg, RunArgs, WebhookUrl};
+use crate::published;
 
 /// How often what changes all the time is shown.
 const SHOWN: Duration = Duration::from_secs(2);
@@ -89,7 +91,7 @@ impl Controllers {
             let (client, settings, metrics) =
                 (client.clone(), registration_settings(args, gates), metrics.clone());
             let inputs = Inputs {
-                leadership,
+                leadership: leadership.clone(),
                 own_namespace,
                 material,
                 eviction_namespaces: watches.eviction_namespaces.clone(),
@@ -108,6 +110,11 @@ impl Controllers {
                 };
                 registration::keep(client, &settings, inputs, registered_tx, carried_tx, wrote).await;
             }
+        });
+        tokio::spawn({
+            let (namespace, settings) = (args.namespace.clone(), published::settings(args, gates));
+            let (leadership, registered) = (leadership, registered.clone());
+            async move { keep_published(client, &namespace, &settings, leadership, registered).await }
         });
         tokio::spawn(tell_ready(watches, registered, ready_tx));
 

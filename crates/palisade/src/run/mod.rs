@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_admission::{Door, Metrics, Recorded, Serving, ServingCertificate, router, serve, serve_admin};
-use palisade_api::components::druid;
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
@@ -28,6 +27,7 @@ use self::controllers::Controllers;
 use self::watches::{Watches, await_policy, known_protections};
 use crate::args::{LogFormat, RunArgs};
 use crate::connect::{Error, connect};
+use crate::published::etcd_components;
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     start_log(&args)?;
@@ -113,18 +113,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     sync::send(&serving_tx, Serving::Closed);
     let _ = tokio::join!(server, admin, election);
     Ok(())
-}
-
-/// etcd-druid's components, if they are to be protected.
-fn etcd_components(args: &RunArgs) -> Option<engine::ProtectedComponents> {
-    args.enable_etcd_components_webhook.then(|| engine::ProtectedComponents {
-        name: None,
-        components: Ok(druid::components(
-            &args.reconciler_service_account,
-            &args.etcd_components_webhook_exempt_service_accounts,
-            &args.etcd_components_webhook_exempt_groups,
-        )),
-    })
 }
 
 /// Counts what the ledger does.

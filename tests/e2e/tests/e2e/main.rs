@@ -27,3 +27,4 @@ mod registration;
 mod server;
 mod standstill;
 mod uninstall;
+mod why;
