@@ -65,22 +65,25 @@ pub fn read(body: &[u8]) -> Result<Read<'_>, BadReview> {
     }
 }
 
-/// The uid of a review of which nothing else may be readable.
+/// The uid of a review of which nothing else may be readable; `None` also if there are several.
 fn uid(body: &[u8]) -> Option<String> {
-    let mut found = None;
-    let read = Cursor::new(body).object(|key, value| {
+    let mut found = Vec::new();
+    let read = Cursor::new(body).members(|key, value| {
         if key != "request" {
             return value.skip();
         }
-        value.object(|key, value| {
+        value.members(|key, value| {
             if key != "uid" {
                 return value.skip();
             }
-            found = Some(value.string()?.into_owned());
+            found.push(value.string()?);
             Ok(())
         })
     });
-    read.ok().and(found).filter(|uid| !uid.is_empty())
+    match (read, found.as_slice()) {
+        (Ok(()), [uid]) if !uid.is_empty() => Some(uid.to_string()),
+        _ => None,
+    }
 }
 
 fn read_envelope<'a>(body: &'a [u8], request: &mut Request<'a>) -> Result<(), String> {

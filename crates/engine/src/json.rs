@@ -2,13 +2,18 @@
 //!
 //! A review is mostly what no guard reads: managed fields, containers, status. [`Cursor::skip`] finds the end
 //! of such a value by its brackets and quotes alone, 64 bytes at a time, without looking at what is in it; so it
-//! takes some text for JSON that is not. What is read is checked.
+//! takes some text for JSON that is not. What is read is checked, and an object that is read names no member twice.
+
+mod unique;
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::DeserializeOwned;
 use wide::u8x16;
+
+use unique::Keys;
+pub use unique::UniqueMembers;
 
 /// Where a text stops being what it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +47,22 @@ impl<'a> Cursor<'a> {
         if self.peek().is_none() { Ok(()) } else { Err(self.expected("the end")) }
     }
 
-    /// Reads an object. `member` is given each key, and must read or skip its value.
+    /// Reads an object. `member` is given each key, and must read or skip its value. A key that comes twice is an error.
     pub fn object(
+        &mut self,
+        mut member: impl FnMut(Cow<'a, str>, &mut Self) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let mut keys = Keys::new();
+        self.members(|key, value| {
+            if !keys.insert(&key) {
+                return Err(value.expected("no member that is named twice before"));
+            }
+            member(key, value)
+        })
+    }
+
+    /// Reads an object whose members may be named twice: `member` is given each.
+    pub fn members(
         &mut self,
         mut member: impl FnMut(Cow<'a, str>, &mut Self) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
@@ -139,7 +158,7 @@ impl<'a> Cursor<'a> {
         self.optional(Self::string)
     }
 
-    /// Reads a small value into a type.
+    /// Reads a small value into a type. For a value of any shape there is [`UniqueMembers`].
     pub fn value<T: DeserializeOwned>(&mut self) -> Result<T, Malformed> {
         let raw = self.raw_bytes()?;
         let start = self.at - raw.len();
@@ -391,6 +410,22 @@ mod tests {
             .unwrap();
         cursor.end().unwrap();
         assert_eq!(seen, ["a=xé", "d=None", "e=7"]);
+    }
+
+    #[test]
+    fn a_member_that_is_named_twice_is_an_error() {
+        for text in
+            [r#"{"a":1,"a":1}"#, r#"{"a":1,"b":{},"\u0061":1}"#, r#"{"\u0061":1,"a":1}"#, r#"{"":1,"":1}"#]
+        {
+            let error = Cursor::new(text.as_bytes()).object(|_, value| value.skip()).unwrap_err();
+            assert!(error.to_string().contains("named twice"), "{text}: {error}");
+        }
+        let many: String = (0..1_000).map(|number| format!("\"k{number}\":0,")).collect();
+        let once = format!("{{{many}\"last\":0}}");
+        Cursor::new(once.as_bytes()).object(|_, value| value.skip()).unwrap();
+        let twice = format!("{{{many}\"k500\":0}}");
+        Cursor::new(twice.as_bytes()).object(|_, value| value.skip()).unwrap_err();
+        Cursor::new(br#"{"a":1,"A":1}"#).object(|_, value| value.skip()).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use palisade_api::{budget, generate, marks};
 use serde::Deserialize;
 
-use crate::json::{Cursor, Malformed};
+use crate::json::{Cursor, Malformed, UniqueMembers};
 
 /// An object as guards see it.
 #[derive(Debug, Default)]
@@ -90,7 +90,8 @@ impl<'a> Object<'a> {
 
     /// `spec` as JSON, whatever it holds.
     pub fn spec_json(&self) -> Result<serde_json::Value, String> {
-        serde_json::from_slice(self.spec.unwrap_or(b"{}")).map_err(|error| error.to_string())
+        let read = serde_json::from_slice(self.spec.unwrap_or(b"{}"));
+        read.map(|UniqueMembers(spec)| spec).map_err(|error| error.to_string())
     }
 
     /// The text of `status`.

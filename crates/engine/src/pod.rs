@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use palisade_api::budget::{NO_PROTECT, UNAVAILABLE_PREFIX};
 use serde_json::Value;
 
-use crate::json::{Cursor, Malformed};
+use crate::json::{Cursor, Malformed, UniqueMembers};
 use crate::object::Object;
 use crate::review::User;
 
@@ -226,5 +226,6 @@ fn restarting_resize(old: &Object<'_>, new: &Object<'_>) -> Result<Option<String
 }
 
 fn spec_of(pod: &Object<'_>) -> Result<Value, Malformed> {
-    Cursor::new(pod.spec().unwrap_or(b"{}")).value()
+    let UniqueMembers(spec) = Cursor::new(pod.spec().unwrap_or(b"{}")).value()?;
+    Ok(spec)
 }

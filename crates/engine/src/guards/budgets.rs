@@ -46,9 +46,7 @@ pub(super) fn loss(subject: &Subject<'_>, review: &Review<'_>) -> Result<Option<
 /// Whether a budget says something.
 pub(super) fn check(subject: &Subject<'_>) -> Found {
     let mut found = Found::default();
-    let spec =
-        serde_json::from_slice(subject.object.spec().unwrap_or(b"{}")).map_err(|error| error.to_string());
-    if let Err(why) = spec.and_then(|spec| Budget::read(&spec)) {
+    if let Err(why) = subject.object.spec_json().and_then(|spec| Budget::read(&spec)) {
         found.findings.push(Finding::invalid(Guard::Budgets, why));
     }
     found

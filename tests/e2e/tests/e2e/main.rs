@@ -8,6 +8,7 @@
 
 mod account;
 mod budgets;
+mod caller;
 mod cascade;
 mod cluster;
 mod command_line;
@@ -22,6 +23,7 @@ mod labels;
 mod losses;
 mod outage;
 mod pods;
+mod port;
 mod protections;
 mod registration;
 mod server;
