@@ -14,7 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::budgets::{self, Budgets, Loser};
 use crate::commit::{self, Account};
+use crate::feed::number;
 use crate::flow::{self, Flows, Outcome, Removal};
+use crate::presence::find_pod;
 
 /// How long before the review's deadline a flow control is given up that would not refuse anyway.
 const SPARE: Duration = Duration::from_millis(500);
@@ -33,6 +35,8 @@ struct Bill<'a> {
     flows: Vec<Arc<flow::Known>>,
     /// Those that only count.
     counting: Vec<Arc<flow::Known>>,
+    /// The newest revision of the pod that is known.
+    revision: u64,
     deadline: Instant,
 }
 
@@ -46,7 +50,14 @@ impl Ledger {
     /// Charges a pod; unless `really`, only says what would be.
     pub(crate) async fn spend(&self, pod: &Withdrawal<'_>, deadline: Instant, really: bool) -> Spent {
         let mut spent = Spent::default();
-        let mut bill = Bill { pod, budgets: Vec::new(), flows: Vec::new(), counting: Vec::new(), deadline };
+        let mut bill = Bill {
+            pod,
+            budgets: Vec::new(),
+            flows: Vec::new(),
+            counting: Vec::new(),
+            revision: number(&pod.pod.resource_version),
+            deadline,
+        };
         if pod.loss.is_some() {
             match in_time::<Budgets, _>(deadline, self.budgets.concerned(pod)).await {
                 Ok(budgets) => bill.budgets = budgets,
@@ -61,6 +72,15 @@ impl Ledger {
             }
             Err(unknown) => spent.refused.push(Refused::FlowUnknown(unknown)),
         }
+        if !bill.is_empty() && !pod.is_read {
+            match self.find(&bill).await {
+                Ok(Some(revision)) => bill.revision = revision,
+                // Nothing is charged for a pod that is not there, and nobody can delete it: the API server says so by
+                // itself.
+                Ok(None) => return spent,
+                Err(refused) => spent.refused.push(refused),
+            }
+        }
         // One that clearly does not allow it spares the others a charge that would be given back.
         let known_to_refuse = !spent.refused.is_empty();
         if !really || known_to_refuse || bill.budgets.len() + bill.flows.len() > 1 {
@@ -71,6 +91,17 @@ impl Ledger {
         }
         self.charge(&bill, &mut spent).await;
         spent
+    }
+
+    /// The newest revision of the pod, if it is there.
+    async fn find(&self, bill: &Bill<'_>) -> Result<Option<u64>, Refused> {
+        let (client, index) = (self.flows.client(), self.budgets.index());
+        if bill.budgets.is_empty() {
+            let found = find_pod::<Flows>(client, index, bill.pod.pod);
+            return in_time::<Flows, _>(bill.deadline, found).await.map_err(Refused::FlowUnknown);
+        }
+        let found = find_pod::<Budgets>(client, index, bill.pod.pod);
+        in_time::<Budgets, _>(bill.deadline, found).await.map_err(Refused::BudgetsUnknown)
     }
 
     /// What would come of it.
@@ -161,6 +192,11 @@ impl Ledger {
 }
 
 impl Bill<'_> {
+    /// Whether nobody counts it.
+    fn is_empty(&self) -> bool {
+        self.budgets.is_empty() && self.flows.is_empty() && self.counting.is_empty()
+    }
+
     /// Whether one may refuse after another was charged.
     fn is_tentative(&self) -> bool {
         self.budgets.len() + self.flows.len() > 1
@@ -169,7 +205,7 @@ impl Bill<'_> {
     fn loser(&self) -> Loser {
         Loser {
             uid: (&*self.pod.pod.uid).into(),
-            revision: (&*self.pod.pod.resource_version).into(),
+            revision: self.revision.to_string().into(),
             goes: matches!(self.pod.loss, Some(Loss::Deletion | Loss::Eviction)),
             tentative: self.is_tentative(),
         }

@@ -19,6 +19,7 @@ mod objects;
 mod owner_states;
 mod pod_namespaces;
 mod policies;
+mod presence;
 mod search;
 pub mod sync;
 

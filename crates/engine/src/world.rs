@@ -174,6 +174,8 @@ pub struct Withdrawal<'a> {
     pub removed_by: Option<&'a User<'a>>,
     /// What there should be for it.
     pub expects: Expects,
+    /// Whether it was read from the API server just now; otherwise it is as the caller tells.
+    pub is_read: bool,
 }
 
 /// What came of it.

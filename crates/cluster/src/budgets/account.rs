@@ -22,6 +22,9 @@ use crate::feed::number;
 const FRESH: SignedDuration = SignedDuration::from_secs(5);
 /// How long a pod of which nothing came leaves the last slot to others.
 const COOLING: SignedDuration = SignedDuration::from_secs(10);
+/// How many losses may be admitted that have not been seen yet. It bounds the status, which all of them are kept in: more
+/// are refused until some have been seen.
+const MOST_RESERVED: usize = 1_000;
 /// How much two replicas' clocks may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
@@ -155,7 +158,8 @@ pub(crate) fn admit(
             return Admitted::Yes;
         }
         let last = status.lived_on.get(uid).is_some_and(|at| is_within(at, now, COOLING));
-        if !balance.take(uid, last) {
+        let full = status.deleted_pods.len() + status.unavailable_pods.len() >= MOST_RESERVED;
+        if full || !balance.take(uid, last) {
             return Admitted::No(Numbers { allowed: 0, ..balance.numbers() });
         }
         status.lived_on.remove(uid);
@@ -259,7 +263,7 @@ pub(crate) fn sweep(status: &mut Status, seen: Seen<'_>, lives_on: &HashMap<Stri
     status.lived_on.retain(|_, at| is_within(at, now, COOLING));
     for uid in &dropped {
         forget(status, uid);
-        if lives_on.contains_key(uid) {
+        if lives_on.contains_key(uid) && status.lived_on.len() < MOST_RESERVED {
             status.lived_on.insert(uid.clone(), now.to_string());
         }
     }
@@ -376,6 +380,31 @@ mod tests {
             admitted.iter().map(|admitted| matches!(admitted, Admitted::No(_))).collect();
         assert_eq!(refused, [true, false, false, true], "a scale-down goes on, and no further");
         assert_eq!((numbers.allowed, numbers.available, numbers.desired, numbers.total), (0, 4, 5, 6));
+    }
+
+    #[test]
+    fn a_status_stays_small_whatever_is_asked_for() {
+        let budget = Budget::read(&json!({"selector": {}, "maxUnavailable": "100%"})).unwrap();
+        let shop =
+            Shop::default().workload("Deployment", "web", 1, None).pods(1, true, Some(("Deployment", "web")));
+        let census = shop.census(&budget);
+        let mut status = Status::default();
+        let ask = |number: usize| Loser {
+            uid: format!("{number:0>128}").into(),
+            revision: u64::MAX.to_string().into(),
+            goes: number.is_multiple_of(2),
+            tentative: true,
+        };
+        let losers: Vec<Loser> = (0..MOST_RESERVED + 2).map(ask).collect();
+        let (admitted, _, _) = admit(&budget, &census, &mut status, &losers, second(0));
+        let refused = admitted.iter().filter(|admitted| matches!(admitted, Admitted::No(_))).count();
+        assert_eq!(refused, 2);
+        assert!(serde_json::to_vec(&status).unwrap().len() < 512 << 10);
+        let (again, _, _) = admit(&budget, &census, &mut status, &losers[..1], second(1));
+        assert_eq!(again, [Admitted::Yes], "one that is reserved is no more");
+        forget(&mut status, &losers[0].uid);
+        let (next, _, _) = admit(&budget, &census, &mut status, &losers[MOST_RESERVED..], second(1));
+        assert!(matches!(next[..], [Admitted::Reserved(_), Admitted::No(_)]), "one was seen: {next:?}");
     }
 
     #[test]

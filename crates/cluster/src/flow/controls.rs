@@ -54,6 +54,10 @@ impl Flows {
         })
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Those that there are.
     pub fn controls(&self) -> Vec<Arc<Known>> {
         read(&self.controls).values().cloned().collect()

@@ -77,6 +77,7 @@ async fn spend(
         loss: loss.clone(),
         removed_by,
         expects: review.expects,
+        is_read: matches!(review.action, Action::Evict { .. }),
     };
     let mut spent = world.spend(&withdrawal, really).await;
     let by_budgets = |refused: &Refused| matches!(refused, Refused::Budget(_) | Refused::BudgetsUnknown(_));
