@@ -6,12 +6,18 @@ use std::collections::BTreeMap;
 use palisade_api::{action as policy, budget, components, critical, flow};
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
-    Action, Expects, Guard, Kind, Object, Part, Portion, Propagation, Reason, Review, Subject, User, Verdict,
-    prose,
+    Action, Expects, Guard, Kind, Metadata, Object, Part, Portion, Propagation, Reason, Review, Subject,
+    User, Verdict, prose,
 };
 use serde::{Deserialize, Serialize};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
+/// What Kubernetes makes has 36.
+const LONGEST_UID: usize = 128;
+/// Some kinds have longer names than the usual 253.
+const LONGEST_NAME: usize = 1_024;
+const LONGEST_NAMESPACE: usize = 63;
+const LONGEST_USER: usize = 1_024;
 
 /// Why a request is no review that we can decide.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +62,9 @@ pub fn read(body: &[u8]) -> Result<Read<'_>, BadReview> {
     let mut request = Request::default();
     match read_envelope(body, &mut request) {
         Ok(()) if request.uid.is_empty() => Err(BadReview::Unreadable("the request holds no uid".to_owned())),
+        Ok(()) if request.uid.len() > LONGEST_UID => {
+            Err(BadReview::Unreadable(format!("the request's uid is longer than {LONGEST_UID} bytes")))
+        }
         Ok(()) => request.into_review(),
         Err(why) => Err(match uid(body) {
             // Somebody is waiting for an answer to this uid, and it is no.
@@ -155,6 +164,23 @@ impl<'a> Request<'a> {
         let mut dry_run = self.dry_run;
         let uid = self.uid;
         let undecidable = |why: &str| BadReview::Undecidable { uid: uid.to_string(), why: why.to_owned() };
+        // What is written to a status, an Event or the log is no longer than what Kubernetes itself allows.
+        let none = Metadata::default();
+        let old = self.old_object.as_ref().map_or(&none, |object| &object.metadata);
+        let sizes = [
+            ("name", self.name.len().max(old.name.len()), LONGEST_NAME),
+            (
+                "namespace",
+                self.namespace.len().max(old.namespace.as_deref().map_or(0, str::len)),
+                LONGEST_NAMESPACE,
+            ),
+            ("uid", old.uid.len(), LONGEST_UID),
+            ("resourceVersion", old.resource_version.len(), LONGEST_UID),
+            ("userInfo.username", self.user.name.len(), LONGEST_USER),
+        ];
+        if let Some((what, size, longest)) = sizes.into_iter().find(|(_, size, longest)| size > longest) {
+            return Err(undecidable(&format!("its {what} has {size} bytes, and {longest} are allowed")));
+        }
         let action = match (&*self.operation, &*self.sub_resource) {
             ("DELETE", "") => {
                 let object = self.old_object.ok_or_else(|| {

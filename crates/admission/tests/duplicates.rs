@@ -85,5 +85,5 @@ fn nobody_is_answered_by_one_of_two_uids() {
 
 fn value_at(text: &str) -> String {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
-    values.next().unwrap().unwrap().to_string()
+    values.next().expect("a value").expect("JSON").to_string()
 }

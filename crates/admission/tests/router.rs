@@ -349,3 +349,29 @@ async fn what_happens_is_counted() {
         assert!(text.lines().any(|each| each == line), "{line} is not in {text}");
     }
 }
+
+#[rstest]
+#[case::name(&["oldObject", "metadata", "name"], 1_024)]
+#[case::namespace(&["oldObject", "metadata", "namespace"], 63)]
+#[case::uid(&["oldObject", "metadata", "uid"], 128)]
+#[case::resource_version(&["oldObject", "metadata", "resourceVersion"], 128)]
+#[case::user(&["userInfo", "username"], 1_024)]
+#[tokio::test]
+async fn what_is_longer_than_it_can_be_is_malformed(#[case] path: &[&str], #[case] longest: usize) {
+    for (length, code) in [(longest, 403), (longest + 1, 400)] {
+        let mut review = review("DELETE", &namespace("shop", "Always"));
+        let mut place = &mut review["request"];
+        for key in path {
+            place = &mut place[*key];
+        }
+        *place = "x".repeat(length).into();
+        assert_eq!(ask(&review).await["status"]["code"], code, "{path:?} of {length}");
+    }
+}
+
+#[tokio::test]
+async fn a_uid_that_is_longer_than_it_can_be_is_not_answered() {
+    let mut review = review("DELETE", &namespace("shop", "Always"));
+    review["request"]["uid"] = "x".repeat(129).into();
+    assert_eq!(post(review.to_string()).await.0, StatusCode::BAD_REQUEST);
+}

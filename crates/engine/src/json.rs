@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
     ) -> Result<(), Malformed> {
         let mut keys = Keys::new();
         self.members(|key, value| {
-            if !keys.insert(&key) {
+            if !keys.insert(key.clone()) {
                 return Err(value.expected("no member that is named twice before"));
             }
             member(key, value)
@@ -420,10 +420,11 @@ mod tests {
             let error = Cursor::new(text.as_bytes()).object(|_, value| value.skip()).unwrap_err();
             assert!(error.to_string().contains("named twice"), "{text}: {error}");
         }
-        let many: String = (0..1_000).map(|number| format!("\"k{number}\":0,")).collect();
-        let once = format!("{{{many}\"last\":0}}");
+        let many: Vec<String> = (0..1_000).map(|number| format!("\"k{number}\":0")).collect();
+        let many = many.join(",");
+        let once = format!("{{{many},\"last\":0}}");
         Cursor::new(once.as_bytes()).object(|_, value| value.skip()).unwrap();
-        let twice = format!("{{{many}\"k500\":0}}");
+        let twice = format!("{{{many},\"k500\":0}}");
         Cursor::new(twice.as_bytes()).object(|_, value| value.skip()).unwrap_err();
         Cursor::new(br#"{"a":1,"A":1}"#).object(|_, value| value.skip()).unwrap();
     }

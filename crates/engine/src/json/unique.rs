@@ -30,9 +30,9 @@ impl<'a> Keys<'a> {
     }
 
     /// Adds a key, and returns whether it is new.
-    pub(super) fn insert(&mut self, key: &Cow<'a, str>) -> bool {
+    pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
         match (key, &mut self.many) {
-            (&Cow::Borrowed(key), None) if self.count < FEW => {
+            (Cow::Borrowed(key), None) if self.count < FEW => {
                 let bit = fingerprint(key);
                 if self.fingerprints & bit != 0 && self.few[..self.count].contains(&key) {
                     return false;
@@ -45,7 +45,7 @@ impl<'a> Keys<'a> {
             (key, many) => {
                 let few = &self.few[..self.count];
                 let all = many.get_or_insert_with(|| few.iter().copied().map(Cow::Borrowed).collect());
-                all.insert(key.clone())
+                all.insert(key)
             }
         }
     }
@@ -132,7 +132,7 @@ mod tests {
 
     fn keys(all: &[Cow<'static, str>]) -> Vec<bool> {
         let mut keys = Keys::new();
-        all.iter().map(|key| keys.insert(key)).collect()
+        all.iter().map(|key| keys.insert(key.clone())).collect()
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
             for (number, owned) in numbers {
                 let text = &texts[usize::from(number)];
                 let key = if owned { Cow::Owned(text.clone()) } else { Cow::Borrowed(text.as_str()) };
-                prop_assert_eq!(keys.insert(&key), set.insert(text.clone()));
+                prop_assert_eq!(keys.insert(key), set.insert(text.clone()));
             }
         }
     }
