@@ -302,7 +302,7 @@ pub(crate) fn serve(which: &str, folder: &Path) -> Result<(), Error> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         println!("{}", listener.local_addr()?.port());
         let (_open, serving) = watch::channel(Serving::Open);
-        palisade_admission::serve(listener, Arc::new(certificate), router, metrics, serving).await?;
+        palisade_admission::serve(listener, Arc::new(certificate), None, router, metrics, serving).await?;
         Ok(())
     })
 }

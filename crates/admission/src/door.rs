@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
@@ -16,6 +17,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
 
+use crate::connections::Connection;
 use crate::metrics::{Metrics, Rejected};
 use crate::wire::{self, BadReview, Refused};
 
@@ -85,7 +87,7 @@ pub fn router<W: Worlds>(door: Arc<Door<W>>) -> Router {
 async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let answered = match Asked::read(parts.uri.path()) {
-        Some(asked) => door.admit(&parts.headers, parts.uri.query(), body, asked).await,
+        Some(asked) => door.admit(&parts, body, asked).await,
         None => return not_found(),
     };
     match answered {
@@ -155,23 +157,24 @@ impl Rejection {
 }
 
 impl<W: Worlds> Door<W> {
-    async fn admit(
-        &self,
-        headers: &HeaderMap,
-        query: Option<&str>,
-        body: Body,
-        asked: Asked,
-    ) -> Result<Vec<u8>, Rejection> {
-        let deadline = Instant::now() + timeout(query)?;
+    async fn admit(&self, parts: &Parts, body: Body, asked: Asked) -> Result<Vec<u8>, Rejection> {
+        let deadline = Instant::now() + timeout(parts.uri.query())?;
+        let headers = &parts.headers;
         if !is_json(headers) {
             let message = "the content type must be application/json";
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Rejected::ContentType, message));
         }
         let (body, _room) = self.read_body(headers, body, deadline).await?;
-        self.decide(&body, deadline, asked).await
+        self.decide(&body, deadline, asked, parts.extensions.get()).await
     }
 
-    async fn decide(&self, body: &[u8], deadline: Instant, asked: Asked) -> Result<Vec<u8>, Rejection> {
+    async fn decide(
+        &self,
+        body: &[u8],
+        deadline: Instant,
+        asked: Asked,
+        connection: Option<&Connection>,
+    ) -> Result<Vec<u8>, Rejection> {
         let started = Instant::now();
         let read = match wire::read(body) {
             Ok(mut read) => {
@@ -187,6 +190,11 @@ impl<W: Worlds> Door<W> {
                 return Err(Rejection::new(StatusCode::BAD_REQUEST, Rejected::Unreadable, why));
             }
         };
+        let _answering = connection.map(|connection| {
+            let answering = connection.answering();
+            connection.prove();
+            answering
+        });
         let span = tracing::debug_span!("review", uid = %read.uid, refused = field::Empty);
         let decided = if asked.for_advice {
             Ok(advise(&read.review))

@@ -8,6 +8,7 @@
 //! the request; a 503 when there is no room. The API server takes the last two for a failed call, and
 //! the registration's `failurePolicy` then decides: nothing unread is ever let through by us.
 
+mod connections;
 mod door;
 mod metrics;
 mod server;
@@ -17,5 +18,5 @@ mod wire;
 pub use door::{Door, Recorded, Worlds, router};
 pub use metrics::Metrics;
 pub use server::{Serving, serve, serve_admin};
-pub use tls::{ServingCertificate, TlsError};
+pub use tls::{ClientAuthorities, ServingCertificate, TlsError};
 pub use wire::{BadReview, answer, read};

@@ -25,6 +25,7 @@ pub struct Metrics {
     ledger_writes: Counter,
     ledger_conflicts: Counter,
     pub connections: Gauge,
+    closed_connections: Family<Why, Counter>,
     pub leader: Gauge,
     pub indexed_pods: Gauge,
     pub pod_watch_silence: Gauge,
@@ -111,6 +112,29 @@ impl Rejected {
     }
 }
 
+/// Why a connection was closed by us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    /// There was no TLS on it, or not in time.
+    Handshake,
+    /// It sent no review in time.
+    Silent,
+    /// Its place was needed by another.
+    Crowded,
+}
+
+impl Closed {
+    const ALL: &[Self] = &[Self::Handshake, Self::Silent, Self::Crowded];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Silent => "silent",
+            Self::Crowded => "crowded",
+        }
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         // 50 µs to 6.5 s, each four times the last.
@@ -126,6 +150,7 @@ impl Default for Metrics {
             ledger_writes: Counter::default(),
             ledger_conflicts: Counter::default(),
             connections: Gauge::default(),
+            closed_connections: Family::default(),
             leader: Gauge::default(),
             indexed_pods: Gauge::default(),
             pod_watch_silence: Gauge::default(),
@@ -154,6 +179,7 @@ impl Metrics {
             ledger_writes,
             ledger_conflicts,
             connections,
+            closed_connections,
             leader,
             indexed_pods,
             pod_watch_silence,
@@ -200,6 +226,11 @@ impl Metrics {
             ledger_conflicts.clone(),
         );
         registry.register("connections", "Open connections of API servers", connections.clone());
+        registry.register(
+            "closed_connections",
+            "Connections that were closed before they sent a review, by why: handshake, silent, crowded",
+            closed_connections.clone(),
+        );
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
             "indexed_pods",
@@ -254,6 +285,9 @@ impl Metrics {
         for action in [Action::Deny, Action::Warn, Action::Audit] {
             let _ = self.matched.get_or_create(&ByAction { action: action_name(action) });
         }
+        for why in Closed::ALL {
+            let _ = self.closed_connections.get_or_create(&Why { why: why.name() });
+        }
         for why in Rejected::ALL {
             let _ = self.rejected.get_or_create(&Why { why: why.name() });
         }
@@ -302,6 +336,10 @@ impl Metrics {
 
     pub(crate) fn rejected(&self, why: Rejected) {
         self.rejected.get_or_create(&Why { why: why.name() }).inc();
+    }
+
+    pub(crate) fn closed(&self, why: Closed) {
+        self.closed_connections.get_or_create(&Why { why: why.name() }).inc();
     }
 
     /// All of it, in the text format that Prometheus reads.

@@ -1,15 +1,17 @@
-//! The serving certificate, exchanged without dropping a connection.
+//! The serving certificate, exchanged without dropping a connection, and the certificates that callers must show.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConfig;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +22,9 @@ pub enum TlsError {
     /// The key is of no kind we can sign with, or does not belong to the certificate.
     #[error("using the serving certificate: {0}")]
     Key(#[from] rustls::Error),
+    /// The file with the callers' certificate authorities can't be used.
+    #[error("reading the callers' certificate authorities: {0}")]
+    ClientAuthorities(String),
 }
 
 /// The certificate that new connections are served with.
@@ -37,17 +42,99 @@ impl ServingCertificate {
         Ok(())
     }
 
-    /// TLS 1.2 or newer, HTTP/1.1.
-    pub(crate) fn config(self: Arc<Self>) -> Result<ServerConfig, TlsError> {
+    /// TLS 1.2 or newer, HTTP/1.1. With authorities of callers, one of them must vouch for whoever calls.
+    pub(crate) fn config(
+        self: Arc<Self>,
+        callers: Option<Arc<ClientAuthorities>>,
+    ) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS12, &TLS13])?
-            .with_no_client_auth()
-            .with_cert_resolver(self);
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS12, &TLS13])?;
+        let builder = match callers {
+            Some(callers) => builder.with_client_cert_verifier(callers),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self);
         // Not HTTP/2, which the API server would take on a loopback address: it would hold all reviews of a
         // replica on one connection, and none would ever reach the next replica.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
+    }
+}
+
+/// The certificate authorities one of which must have signed a caller's certificate.
+///
+/// Whoever shows the very certificate that we serve is let in, too: all replicas share it and nobody else has its key,
+/// and they ask each other whether they answer before they register.
+#[derive(Debug)]
+pub struct ClientAuthorities {
+    verifier: ArcSwap<Arc<dyn ClientCertVerifier>>,
+    own: Arc<ServingCertificate>,
+}
+
+impl ClientAuthorities {
+    /// `authorities` is PEM.
+    pub fn new(authorities: &str, own: Arc<ServingCertificate>) -> Result<Self, TlsError> {
+        Ok(Self { verifier: ArcSwap::from_pointee(verifier(authorities)?), own })
+    }
+
+    /// Asks for certificates of others from now on. Connections that are open stay.
+    pub fn replace(&self, authorities: &str) -> Result<(), TlsError> {
+        self.verifier.store(Arc::new(verifier(authorities)?));
+        Ok(())
+    }
+}
+
+fn verifier(authorities: &str) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let wrong = |why: String| TlsError::ClientAuthorities(why);
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        let authority = authority.map_err(|error| wrong(error.to_string()))?;
+        roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    built.map_err(|error: VerifierBuilderError| wrong(error.to_string()))
+}
+
+impl ClientCertVerifier for ClientAuthorities {
+    /// None: a caller with one certificate shows it, and the list would not outlive a change of the file.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        if self.own.0.load().cert.first() == Some(end_entity) {
+            return Ok(ClientCertVerified::assertion());
+        }
+        self.verifier.load().verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.load().verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.load().verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.load().supported_verify_schemes()
     }
 }
 

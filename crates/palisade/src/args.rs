@@ -63,6 +63,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     pub(crate) listen: SocketAddr,
 
+    /// Certificate authorities, as PEM: whoever calls the webhook must show a certificate that one of them signed. Read
+    /// again when the file changes. By default nobody is asked for one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca: Option<PathBuf>,
+
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     pub(crate) admin_listen: SocketAddr,

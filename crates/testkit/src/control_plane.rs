@@ -35,15 +35,26 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts one whose files are in `folder`, which is emptied first.
     pub async fn start(assets: &Assets, folder: &Path) -> Result<Self, TestkitError> {
-        Self::start_with(assets, folder, Audit::Off).await
+        Self::start_with(assets, folder, Audit::Off, CallerCertificate::None).await
     }
 
     /// The same, with an [`audit_log`] of everything that Palisade asks of the API server.
     pub async fn start_audited(assets: &Assets, folder: &Path) -> Result<Self, TestkitError> {
-        Self::start_with(assets, folder, Audit::On).await
+        Self::start_with(assets, folder, Audit::On, CallerCertificate::None).await
     }
 
-    async fn start_with(assets: &Assets, folder: &Path, audit: Audit) -> Result<Self, TestkitError> {
+    /// The same as [`Self::start`], with an API server that shows webhooks a certificate. Its authority is in
+    /// [`Self::callers_authority`].
+    pub async fn start_with_caller_certificate(assets: &Assets, folder: &Path) -> Result<Self, TestkitError> {
+        Self::start_with(assets, folder, Audit::Off, CallerCertificate::Shown).await
+    }
+
+    async fn start_with(
+        assets: &Assets,
+        folder: &Path,
+        audit: Audit,
+        caller: CallerCertificate,
+    ) -> Result<Self, TestkitError> {
         // Whoever starts us may have chosen a provider already; that one serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         for part in ["etcd", "pki", "logs"] {
@@ -64,6 +75,9 @@ impl ControlPlane {
         let mut apiserver_args = apiserver_args(&authority, &folder.join("pki"), etcd_port, port)?;
         if audit == Audit::On {
             apiserver_args.extend(audit_args(&folder)?);
+        }
+        if caller == CallerCertificate::Shown {
+            apiserver_args.push(caller_arg(&folder.join("pki"))?);
         }
         let apiserver =
             Process::start("kube-apiserver", &assets.binary("kube-apiserver"), &apiserver_args, &logs)?;
@@ -98,6 +112,11 @@ impl ControlPlane {
     /// The administrator's.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
+    }
+
+    /// What signed the certificate that the API server shows webhooks, if it shows one.
+    pub fn callers_authority(&self) -> PathBuf {
+        self.folder.join("pki").join(format!("{CALLERS}.crt"))
     }
 
     /// A kubeconfig for somebody else, whose rights are what RBAC gives that name.
@@ -361,6 +380,40 @@ fn apiserver_args(
 enum Audit {
     Off,
     On,
+}
+
+/// Whether the API server shows webhooks a certificate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallerCertificate {
+    None,
+    Shown,
+}
+
+const CALLERS: &str = "webhook-callers-ca";
+
+/// Has the API server show a certificate of its own to every webhook.
+fn caller_arg(pki: &Path) -> Result<String, TestkitError> {
+    let identity = Authority::new(pki, CALLERS)?.client("kube-apiserver-admission", None)?;
+    let write = |name: &str, content: serde_json::Value| {
+        let file = pki.join(name);
+        let written = fs::write(&file, content.to_string());
+        written.map_err(TestkitError::io(format!("writing {}", file.display()))).map(|()| file)
+    };
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "users": [
+        {"name": "*", "user": {"client-certificate": identity.certificate, "client-key": identity.key}},
+    ]});
+    let kubeconfig = write("admission-kubeconfig.json", kubeconfig)?;
+    let api_version = "apiserver.config.k8s.io/v1";
+    let configuration = json!({
+        "apiVersion": api_version, "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": kubeconfig,
+    });
+    let admission = write(
+        "admission.json",
+        json!({"apiVersion": api_version, "kind": "AdmissionConfiguration", "plugins": [
+            {"name": "ValidatingAdmissionWebhook", "configuration": configuration},
+        ]}),
+    )?;
+    Ok(format!("--admission-control-config-file={}", admission.display()))
 }
 
 /// Where the API server writes what Palisade asks of it, for a cluster whose files are in `folder`.

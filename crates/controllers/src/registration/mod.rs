@@ -345,8 +345,17 @@ impl Keeper<'_> {
         for (name, said) in announced {
             self.expected.entry(name).or_insert_with(|| (said, Instant::now()));
         }
-        let recent = self.expected.iter().filter(|(_, (_, since))| since.elapsed() < EXPECTED);
-        recent.map(|(name, (said, _))| (name.clone(), said.clone())).collect()
+        let mut recent: Vec<(&String, &(String, Instant))> =
+            self.expected.iter().filter(|(_, (_, since))| since.elapsed() < EXPECTED).collect();
+        // Several replicas may have filled the room at once: the first to come stay.
+        recent.sort_by_key(|(name, (_, since))| (*since, *name));
+        let mut room = announce::ROOM;
+        recent.retain(|(name, (said, _))| {
+            let left = room.checked_sub(name.len() + said.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        recent.into_iter().map(|(name, (said, _))| (name.clone(), said.clone())).collect()
     }
 
     /// Removes the registration that was read, and no other.
@@ -388,7 +397,7 @@ impl Keeper<'_> {
         if !self.answers {
             let Probe { address, .. } = &self.settings.probe;
             let silent = |source| RegistrationError::Silent { address: address.clone(), source };
-            self.settings.probe.ask(&material.authorities).await.map_err(silent)?;
+            self.settings.probe.ask(material).await.map_err(silent)?;
             self.answers = true;
         }
         let post = PostParams::default();

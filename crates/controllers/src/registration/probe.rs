@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+
+use crate::certificates::Material;
 
 /// A review of something that no guard minds.
 const REVIEW: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"probe","kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},"operation":"CREATE","dryRun":true}}"#;
@@ -24,22 +26,27 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Sends a review over TLS, trusting only `authorities`, and expects it to be allowed.
-    pub(super) async fn ask(&self, authorities: &str) -> io::Result<()> {
-        timeout(Duration::from_secs(5), self.converse(authorities)).await?
+    /// Sends a review over TLS, trusting only our own authorities, and expects it to be allowed. Where callers must show
+    /// a certificate, the one that we serve is good for it.
+    pub(super) async fn ask(&self, material: &Material) -> io::Result<()> {
+        timeout(Duration::from_secs(5), self.converse(material)).await?
     }
 
-    async fn converse(&self, authorities: &str) -> io::Result<()> {
+    async fn converse(&self, material: &Material) -> io::Result<()> {
         let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        for authority in CertificateDer::pem_slice_iter(material.authorities.as_bytes()) {
             roots.add(authority.map_err(io::Error::other)?).map_err(io::Error::other)?;
         }
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_slice_iter(material.certificate.as_bytes()).collect();
+        let key = PrivateKeyDer::from_pem_slice(material.key.as_bytes()).map_err(io::Error::other)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_client_auth_cert(chain.map_err(io::Error::other)?, key)
+            .map_err(io::Error::other)?;
         let host = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
         let stream = TcpStream::connect(&self.address).await?;
         let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await?;

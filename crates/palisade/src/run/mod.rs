@@ -1,5 +1,6 @@
 //! `palisade run`: the webhook on every replica, the controllers on the one that leads.
 
+mod callers;
 mod controllers;
 mod watchdog;
 mod watches;
@@ -52,6 +53,10 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         _ = interrupted.recv() => return Ok(()),
     };
     let certificate = Arc::new(ServingCertificate::new(&material.certificate, &material.key)?);
+    let callers = match &args.client_ca {
+        Some(file) => Some(callers::read(file, certificate.clone()).await?),
+        None => None,
+    };
     let (material_tx, material) = watch::channel(material);
 
     let flows = Flows::new(client.clone(), count(&metrics));
@@ -90,7 +95,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
                 && flows.wait_for(Option::is_some).await.is_ok()
                 && services.wait_for(Option::is_some).await.is_ok()
                 && guarded.wait_for(Option::is_some).await.is_ok()
-                && let Err(error) = serve(listener, certificate, router(door), metrics, serving).await
+                && let Err(error) =
+                    serve(listener, certificate, callers, router(door), metrics, serving).await
             {
                 tracing::error!(%error, "serving reviews");
             }

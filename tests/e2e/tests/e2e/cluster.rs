@@ -38,7 +38,7 @@ pub(crate) struct Cluster {
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 static CLUSTER: OnceCell<RwLock<Cluster>> = OnceCell::const_new();
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -93,6 +93,14 @@ pub(crate) struct Said {
     pub(crate) ok: bool,
     pub(crate) out: String,
     pub(crate) err: String,
+}
+
+impl Said {
+    /// Without what kubectl itself warns of.
+    pub(crate) fn quiet(self) -> Self {
+        let kept = |line: &&str| !line.starts_with("Warning: Immediate deletion");
+        Self { err: self.err.lines().filter(kept).collect::<Vec<_>>().join("\n"), ..self }
+    }
 }
 
 impl Cluster {

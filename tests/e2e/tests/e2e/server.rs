@@ -13,7 +13,7 @@ fn a_connection_that_never_speaks_tls_is_closed() {
         let address = cluster.palisade.webhook_url().replace("https://", "");
         let mut stream = TcpStream::connect(address).await.expect("connected");
         let mut byte = [0];
-        // The handshake's deadline is 10 s.
+        // The handshake's deadline is 5 s.
         let closed = tokio::time::timeout(Duration::from_secs(13), stream.read(&mut byte)).await;
         assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
     });
