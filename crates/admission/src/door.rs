@@ -12,12 +12,13 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use palisade_cluster::{Live, LiveWorld};
-use palisade_engine::{Expects, Settings, Verdict, World, advise, decide};
+use palisade_engine::{Action, Expects, Settings, Verdict, World, advise, decide};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
 
 use crate::connections::Connection;
+use crate::line::Line;
 use crate::metrics::{Metrics, Rejected};
 use crate::wire::{self, BadReview, Refused};
 
@@ -62,6 +63,20 @@ pub enum Recorded<'a> {
     LeftBehind(&'a Verdict),
     /// A change of a component was refused.
     Managed(&'a Verdict),
+    /// Something was refused that is there.
+    Refused(Asker<'a>, &'a Verdict),
+    /// A protection label was taken away.
+    Lifted(Asker<'a>, &'a Verdict),
+}
+
+/// What a review says besides its verdict.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a> {
+    /// `Delete`, `Evict`, `Update` or `Scale`.
+    pub action: &'static str,
+    /// The version of the resource.
+    pub version: &'a str,
+    pub user: &'a str,
 }
 
 impl<W: Worlds> Door<W> {
@@ -94,7 +109,12 @@ async fn admit<W: Worlds>(State(door): State<Arc<Door<W>>>, request: Request<Bod
         Ok(answer) => json(answer),
         Err(rejection) => {
             door.metrics.rejected(rejection.why);
-            tracing::info!(status = rejection.status.as_u16(), why = rejection.message, "rejected a request");
+            tracing::info!(
+                guard = "none",
+                code = rejection.status.as_u16(),
+                why = rejection.message,
+                "rejected a request"
+            );
             let mut response = Response::new(Body::from(rejection.message));
             *response.status_mut() = rejection.status;
             response
@@ -184,6 +204,7 @@ impl<W: Worlds> Door<W> {
             }
             Err(BadReview::Undecidable { uid, why }) => {
                 self.metrics.rejected(Rejected::Undecidable);
+                Line::unread(&uid, started).refused("none", Refused::Malformed.code(), &why);
                 return Ok(wire::refuse(&uid, Refused::Malformed, &why));
             }
             Err(BadReview::Unreadable(why)) => {
@@ -204,6 +225,7 @@ impl<W: Worlds> Door<W> {
         };
         let Ok(verdict) = decided else {
             self.metrics.rejected(Rejected::TooLate);
+            Line::of(&read, started).refused("none", Refused::TooLate.code(), "no decision in time");
             let why = "Palisade could not decide in time; try again";
             return Ok(wire::refuse(&read.uid, Refused::TooLate, why));
         };
@@ -223,8 +245,25 @@ impl<W: Worlds> Door<W> {
         if asked.expects.components && !read.review.dry_run && !verdict.is_allowed() {
             (self.record)(Recorded::Managed(&verdict));
         }
+        let line = Line::of(&read, started);
+        line.write(&verdict);
+        self.tell(&read, line.action, &verdict);
         span.record("refused", !verdict.is_allowed());
         Ok(wire::answer(&read.uid, &verdict))
+    }
+
+    /// Has what is worth an Event remembered. A policy that is refused is not there to have one.
+    fn tell(&self, read: &wire::Read<'_>, action: &'static str, verdict: &Verdict) {
+        let review = &read.review;
+        if review.dry_run || matches!(review.action, Action::Declare { .. }) {
+            return;
+        }
+        let asker = Asker { action, version: &read.version, user: &review.user.name };
+        if !verdict.is_allowed() {
+            (self.record)(Recorded::Refused(asker, verdict));
+        } else if !verdict.lifted.is_empty() {
+            (self.record)(Recorded::Lifted(asker, verdict));
+        }
     }
 
     /// Reads a body. Room is taken as it arrives, so that a caller who only announces much holds little.

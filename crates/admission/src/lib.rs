@@ -10,13 +10,14 @@
 
 mod connections;
 mod door;
+mod line;
 mod metrics;
 mod server;
 mod tls;
 mod wire;
 
-pub use door::{Door, Recorded, Worlds, router};
-pub use metrics::Metrics;
+pub use door::{Asker, Door, Recorded, Worlds, router};
+pub use metrics::{Metrics, Told};
 pub use server::{Serving, serve, serve_admin};
 pub use tls::{ClientAuthorities, ServingCertificate, TlsError};
 pub use wire::{BadReview, answer, read};

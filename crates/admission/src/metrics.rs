@@ -26,6 +26,7 @@ pub struct Metrics {
     ledger_conflicts: Counter,
     pub connections: Gauge,
     closed_connections: Family<Why, Counter>,
+    events: Family<Outcome, Counter>,
     pub leader: Gauge,
     pub indexed_pods: Gauge,
     pub pod_watch_silence: Gauge,
@@ -112,6 +113,30 @@ impl Rejected {
     }
 }
 
+/// What became of an Event.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    Written,
+    /// It was said before.
+    Repeated,
+    /// There were too many.
+    Dropped,
+    Failed,
+}
+
+impl Told {
+    const ALL: &[Self] = &[Self::Written, Self::Repeated, Self::Dropped, Self::Failed];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Repeated => "repeated",
+            Self::Dropped => "dropped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// Why a connection was closed by us.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Closed {
@@ -151,6 +176,7 @@ impl Default for Metrics {
             ledger_conflicts: Counter::default(),
             connections: Gauge::default(),
             closed_connections: Family::default(),
+            events: Family::default(),
             leader: Gauge::default(),
             indexed_pods: Gauge::default(),
             pod_watch_silence: Gauge::default(),
@@ -180,6 +206,7 @@ impl Metrics {
             ledger_conflicts,
             connections,
             closed_connections,
+            events,
             leader,
             indexed_pods,
             pod_watch_silence,
@@ -210,26 +237,17 @@ impl Metrics {
             "Deletions that a ResourceDeletionProtection concerned, by its action; dry runs aside",
             matched.clone(),
         );
-        registry.register(
-            "reservations",
-            "Pods charged to budgets and flow controls, by outcome: reserved, refused; a pod of several counts for each",
-            reservations.clone(),
-        );
-        registry.register(
-            "ledger_writes",
-            "Times that the status of a budget or a flow control was written for pods",
-            ledger_writes.clone(),
-        );
-        registry.register(
-            "ledger_conflicts",
-            "Times that another replica wrote such a status first",
-            ledger_conflicts.clone(),
-        );
+        register_ledger(registry, reservations, ledger_writes, ledger_conflicts);
         registry.register("connections", "Open connections of API servers", connections.clone());
         registry.register(
             "closed_connections",
             "Connections that were closed before they sent a review, by why: handshake, silent, crowded",
             closed_connections.clone(),
+        );
+        registry.register(
+            "events",
+            "Events about refusals and lifted protections, by outcome: written, repeated, dropped, failed",
+            events.clone(),
         );
         registry.register("leader", "1 on the replica that runs the controllers", leader.clone());
         registry.register(
@@ -285,6 +303,9 @@ impl Metrics {
         for action in [Action::Deny, Action::Warn, Action::Audit] {
             let _ = self.matched.get_or_create(&ByAction { action: action_name(action) });
         }
+        for told in Told::ALL {
+            let _ = self.events.get_or_create(&Outcome { outcome: told.name() });
+        }
         for why in Closed::ALL {
             let _ = self.closed_connections.get_or_create(&Why { why: why.name() });
         }
@@ -338,6 +359,11 @@ impl Metrics {
         self.rejected.get_or_create(&Why { why: why.name() }).inc();
     }
 
+    /// Counts an Event.
+    pub fn told(&self, told: Told) {
+        self.events.get_or_create(&Outcome { outcome: told.name() }).inc();
+    }
+
     pub(crate) fn closed(&self, why: Closed) {
         self.closed_connections.get_or_create(&Why { why: why.name() }).inc();
     }
@@ -349,4 +375,27 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         text
     }
+}
+
+fn register_ledger(
+    registry: &mut Registry,
+    reservations: &Family<Outcome, Counter>,
+    ledger_writes: &Counter,
+    ledger_conflicts: &Counter,
+) {
+    registry.register(
+        "reservations",
+        "Pods charged to budgets and flow controls, by outcome: reserved, refused; a pod of several counts for each",
+        reservations.clone(),
+    );
+    registry.register(
+        "ledger_writes",
+        "Times that the status of a budget or a flow control was written for pods",
+        ledger_writes.clone(),
+    );
+    registry.register(
+        "ledger_conflicts",
+        "Times that another replica wrote such a status first",
+        ledger_conflicts.clone(),
+    );
 }

@@ -34,6 +34,8 @@ pub enum BadReview {
 #[derive(Debug)]
 pub struct Read<'a> {
     pub uid: Cow<'a, str>,
+    /// The version of the resource that it is about.
+    pub version: Cow<'a, str>,
     pub review: Review<'a>,
 }
 
@@ -46,6 +48,7 @@ struct Request<'a> {
     resource: Cow<'a, str>,
     /// The kind's group is another's for subresources such as `scale`.
     resource_group: Cow<'a, str>,
+    resource_version: Cow<'a, str>,
     sub_resource: Cow<'a, str>,
     name: Cow<'a, str>,
     namespace: Cow<'a, str>,
@@ -132,6 +135,7 @@ impl<'a> Request<'a> {
                 match &*key {
                     "resource" => self.resource = value.string()?,
                     "group" => self.resource_group = value.string()?,
+                    "version" => self.resource_version = value.string()?,
                     _ => value.skip()?,
                 }
                 Ok(())
@@ -262,6 +266,7 @@ impl<'a> Request<'a> {
         };
         Ok(Read {
             uid,
+            version: self.resource_version,
             review: Review {
                 action,
                 user: self.user,
@@ -399,6 +404,15 @@ pub(crate) enum Refused {
     TooLate,
 }
 
+impl Refused {
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            Self::Malformed => 400,
+            Self::TooLate => 503,
+        }
+    }
+}
+
 /// The answer that carries a verdict.
 pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
     let warnings = match &verdict.about {
@@ -406,6 +420,10 @@ pub fn answer(uid: &str, verdict: &Verdict) -> Vec<u8> {
         None => Vec::new(),
     };
     let mut audit_annotations = audit_annotations(verdict);
+    if !verdict.lifted.is_empty() {
+        let lifted: Vec<String> = verdict.lifted.iter().map(prose::lifted).collect();
+        audit_annotations.insert("lifted-protection", lifted.join("; "));
+    }
     let status = verdict.code().zip(prose::refusal(verdict)).map(|(code, message)| {
         let mut guards: Vec<&str> = verdict.findings.iter().map(|finding| finding.guard.name()).collect();
         guards.dedup();
@@ -454,11 +472,12 @@ fn audit_annotations(verdict: &Verdict) -> BTreeMap<&'static str, String> {
 
 /// The answer to a review that was not decided.
 pub(crate) fn refuse(uid: &str, refused: Refused, why: &str) -> Vec<u8> {
-    let (code, reason) = match refused {
-        Refused::Malformed => (400, "BadRequest"),
-        Refused::TooLate => (503, "ServiceUnavailable"),
+    let reason = match refused {
+        Refused::Malformed => "BadRequest",
+        Refused::TooLate => "ServiceUnavailable",
     };
-    let status = Status { status: "Failure", code, reason, message: why.to_owned(), details: None };
+    let status =
+        Status { status: "Failure", code: refused.code(), reason, message: why.to_owned(), details: None };
     let audit_annotations = BTreeMap::new();
     encode(Response { uid, allowed: false, status: Some(status), warnings: Vec::new(), audit_annotations })
 }

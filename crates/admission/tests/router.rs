@@ -375,3 +375,23 @@ async fn a_uid_that_is_longer_than_it_can_be_is_not_answered() {
     review["request"]["uid"] = "x".repeat(129).into();
     assert_eq!(post(review.to_string()).await.0, StatusCode::BAD_REQUEST);
 }
+
+#[rstest]
+#[case::removed(json!({}), Some("label policy.kruise.io/delete-protection=Always was removed"))]
+#[case::weakened(
+    json!({"policy.kruise.io/delete-protection": "Cascading"}),
+    Some("label policy.kruise.io/delete-protection=Always was changed to \"Cascading\"")
+)]
+#[case::kept(json!({"policy.kruise.io/delete-protection": "Always", "app": "web"}), None)]
+#[case::as_strong(json!({"policy.kruise.io/delete-protection": "sure"}), None)]
+#[tokio::test]
+async fn a_protection_that_an_update_lifts_is_told_to_the_audit_log(
+    #[case] labels: Value,
+    #[case] expected: Option<&str>,
+) {
+    let mut review = review("UPDATE", &namespace("shop", "Always"));
+    review["request"]["object"] = json!({"metadata": {"name": "shop", "labels": labels}});
+    let response = ask(&review).await;
+    assert_eq!(response["allowed"], true);
+    assert_eq!(response["auditAnnotations"]["lifted-protection"].as_str(), expected, "{response}");
+}

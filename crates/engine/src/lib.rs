@@ -30,8 +30,8 @@ pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
 pub use verdict::{
-    About, Blocker, Change, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Managed, Matched, Needed,
-    OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
+    About, Blocker, Change, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Lifted, Managed, Matched,
+    Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,

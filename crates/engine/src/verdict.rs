@@ -14,6 +14,8 @@ use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown};
 pub struct Verdict {
     /// What the findings are about; `None` when there is nothing to say.
     pub about: Option<About>,
+    /// The same, as an Event names it.
+    pub object: Option<ObjectRef>,
     /// Why not. All of them, so that nobody lifts one protection only to meet the next.
     pub findings: Vec<Finding>,
     /// What people should know whatever the outcome.
@@ -24,6 +26,8 @@ pub struct Verdict {
     pub passed: Vec<Throttled>,
     /// The critical services that something still depends on, and that let it pass.
     pub left_behind: Vec<LeftBehind>,
+    /// The protections that an update takes away, if it is allowed.
+    pub lifted: Vec<Lifted>,
     /// The namespace that is terminating, and waits for what was refused to go.
     pub awaited_by: Option<String>,
     /// After how many seconds it is worth another try, if that is soon.
@@ -38,12 +42,14 @@ pub(crate) struct Found {
     pub(crate) matched: Vec<Matched>,
     pub(crate) passed: Vec<Throttled>,
     pub(crate) left_behind: Vec<LeftBehind>,
+    pub(crate) lifted: Vec<Lifted>,
 }
 
 impl Found {
     /// It stays, so nothing is left behind.
     pub(crate) fn stays(&mut self) {
         self.left_behind.clear();
+        self.lifted.clear();
         self.warnings.retain(|warning| !matches!(warning, Warning::LeftBehind(_)));
     }
 }
@@ -64,6 +70,24 @@ pub struct About {
     pub kubectl_name: String,
     pub namespace: Option<String>,
     pub name: String,
+}
+
+/// An object in the words of Events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRef {
+    pub group: String,
+    pub kind: String,
+    pub namespace: Option<String>,
+    pub name: String,
+    pub uid: String,
+}
+
+/// A protection that an update takes away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lifted {
+    pub mark: Mark,
+    /// What it says now, if it protects less and is there still.
+    pub now: Option<String>,
 }
 
 /// One reason against an action.
@@ -444,7 +468,9 @@ impl Verdict {
     }
 
     pub(crate) fn new(subject: &Subject<'_>, found: Found) -> Self {
-        Self::about(About::new(subject), found)
+        let verdict = Self::about(About::new(subject), found);
+        let object = verdict.about.is_some().then(|| ObjectRef::new(subject));
+        Self { object, ..verdict }
     }
 
     pub(crate) fn about(about: About, found: Found) -> Self {
@@ -453,8 +479,19 @@ impl Verdict {
     }
 
     fn of(about: Option<About>, found: Found) -> Self {
-        let Found { findings, warnings, matched, passed, left_behind } = found;
-        Self { about, findings, warnings, matched, passed, left_behind, awaited_by: None, retry_after: None }
+        let Found { findings, warnings, matched, passed, left_behind, lifted } = found;
+        Self {
+            about,
+            object: None,
+            findings,
+            warnings,
+            matched,
+            passed,
+            left_behind,
+            lifted,
+            awaited_by: None,
+            retry_after: None,
+        }
     }
 
     pub(crate) fn unreadable(subject: &Subject<'_>, unknown: Unknown) -> Self {
@@ -469,6 +506,18 @@ impl Verdict {
     /// The code of the refusal, if it is one.
     pub fn code(&self) -> Option<Code> {
         self.findings.iter().map(|finding| finding.code).min()
+    }
+}
+
+impl ObjectRef {
+    fn new(subject: &Subject<'_>) -> Self {
+        Self {
+            group: subject.kind.group.to_string(),
+            kind: subject.kind.kind.to_string(),
+            namespace: subject.namespace().map(str::to_owned),
+            name: subject.name().to_owned(),
+            uid: subject.object.metadata.uid.to_string(),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod copies;
 mod critical;
 pub(crate) mod flow;
 pub(crate) mod labels;
+mod lifted;
 mod protections;
 
 use palisade_api::{budget, components as component, critical as service, flow as api};
@@ -42,6 +43,9 @@ pub(crate) async fn ask(
     }
     if gates.component_protection {
         components::ask(subject, review, world, &mut found).await;
+    }
+    if gates.resources_deletion_protection {
+        found.lifted = lifted::lifted(&subject.object, review);
     }
     // Last, since it spends what the others would waste.
     if subject.kind.is_pod() {

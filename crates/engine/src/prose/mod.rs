@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::pod::Loss;
-use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Reason, Ruled, Verdict, Warning};
+use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Lifted, Reason, Ruled, Verdict, Warning};
 use crate::world::{Census, Standing, Throttled, Unknown};
 
 pub use critical::{endless, left_behind};
@@ -60,6 +60,14 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
         text.push_str(&commands.join(" && "));
     }
     Some(text)
+}
+
+/// What an update takes away: `label a=b was removed`.
+pub fn lifted(lifted: &Lifted) -> String {
+    match &lifted.now {
+        None => format!("{} was removed", written(&lifted.mark)),
+        Some(now) => format!("{} was changed to \"{now}\"", written(&lifted.mark)),
+    }
 }
 
 /// What one finding says, for the `causes` of a refusal.

@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_admission::{Door, Metrics, Recorded, Serving, ServingCertificate, router, serve, serve_admin};
+use palisade_admission::{
+    Door, Metrics, Recorded, Serving, ServingCertificate, Told, router, serve, serve_admin,
+};
 use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
@@ -18,6 +20,7 @@ use palisade_cluster::{Entry, Ledger, Live};
 use palisade_controllers::certificates::Certificates;
 use palisade_controllers::components::Refusals;
 use palisade_controllers::critical::Partings;
+use palisade_controllers::events::{Events, Written};
 use palisade_controllers::protections::Tally;
 use palisade_engine as engine;
 use tokio::net::TcpListener;
@@ -25,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::controllers::Controllers;
-use self::watches::{Watches, await_policy, known_protections};
+use self::watches::{Watches, await_policy, known_protections, policy_uids};
 use crate::args::{LogFormat, RunArgs};
 use crate::connect::{Error, connect};
 use crate::published::etcd_components;
@@ -73,10 +76,17 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         .with_await_policy(await_policy(client.clone(), ledger.clone(), &watches, &args.namespace));
     let (partings, keep_partings) = Partings::new(client.clone());
     tokio::spawn(keep_partings);
+    let (events, keep_events) =
+        Events::new(client.clone(), count_events(&metrics), policy_uids(&watches, ledger.clone()));
+    tokio::spawn(keep_events);
     let refusals = Arc::new(Refusals::default());
     let record = {
         let (tally, refusals) = (tally.clone(), refusals.clone());
         move |recorded: Recorded<'_>| match recorded {
+            Recorded::Refused(asker, verdict) => events.refused(asker.action, asker.version, verdict),
+            Recorded::Lifted(asker, verdict) => {
+                events.lifted(asker.action, asker.version, asker.user, verdict);
+            }
             Recorded::Counted(verdict) => tally.add(verdict, jiff::Timestamp::now()),
             Recorded::LeftBehind(verdict) => partings.tell(verdict),
             Recorded::Managed(verdict) => refusals.add(verdict, jiff::Timestamp::now()),
@@ -164,6 +174,19 @@ fn stall_when_told() -> Result<(), Error> {
         }
     });
     Ok(())
+}
+
+/// Counts what becomes of Events.
+fn count_events(metrics: &Arc<Metrics>) -> impl Fn(Written) + Clone + use<> {
+    let metrics = metrics.clone();
+    move |written| {
+        metrics.told(match written {
+            Written::Written => Told::Written,
+            Written::Repeated => Told::Repeated,
+            Written::Dropped => Told::Dropped,
+            Written::Failed => Told::Failed,
+        });
+    }
 }
 
 fn start_log(args: &RunArgs) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::Client;
 use palisade_api::flow::Control;
 use palisade_api::gates::FeatureGates;
-use palisade_cluster::budgets::{Index, keep_index, watch_budgets};
+use palisade_cluster::budgets::{Index, Key, keep_index, watch_budgets};
 use palisade_cluster::components::{self, Guarded};
 use palisade_cluster::critical::{Services, watch_services};
 use palisade_cluster::flow::Flows;
@@ -14,6 +14,7 @@ use palisade_cluster::sync;
 use palisade_cluster::{
     AwaitPolicy, Discovery, Ledger, Policies, watch_discovery, watch_protected_pods, watch_protections,
 };
+use palisade_controllers::events::PolicyRef;
 use palisade_controllers::registration::{self, Expected};
 use palisade_engine as engine;
 use tokio::sync::watch;
@@ -136,4 +137,29 @@ pub(super) fn await_policy(
         };
         Box::pin(registration::announce(client.clone(), expected, has_another))
     })
+}
+
+/// The uid of a policy that is there, as its watch last showed it.
+pub(super) fn policy_uids(
+    watches: &Watches,
+    ledger: Arc<Ledger>,
+) -> impl Fn(PolicyRef<'_>) -> Option<String> + use<> {
+    let (policies, services, guarded) =
+        (watches.policies.clone(), watches.services.clone(), watches.guarded.clone());
+    move |policy| match policy {
+        PolicyRef::Protection(name) => {
+            sync::peek(&policies, |policies| Some(policies.as_ref()?.by_name.get(name)?.uid.clone()))
+        }
+        PolicyRef::Budget { namespace, name } => {
+            let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+            ledger.budgets.index().budget(&key).map(|known| known.uid.clone())
+        }
+        PolicyRef::FlowControl(name) => ledger.flows.control(name).map(|known| known.uid.clone()),
+        PolicyRef::CriticalService(name) => {
+            sync::peek(&services, |services| Some(services.as_ref()?.0.get(name)?.uid.clone()))
+        }
+        PolicyRef::Components(name) => {
+            sync::peek(&guarded, |guarded| Some(guarded.as_ref()?.by_name.get(name)?.uid.clone()))
+        }
+    }
 }

@@ -25,6 +25,7 @@ mod outage;
 mod pods;
 mod port;
 mod protections;
+mod refusals;
 mod registration;
 mod server;
 mod standstill;
