@@ -25,7 +25,8 @@ test: toolchain control-plane ## Everything: format, lints, unit, generated file
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) build --locked -p palisade
-	$(CARGO) test --locked --workspace --exclude palisade-e2e
+	# About a minute of fuzzing among them; `cargo test` alone gives each target a second.
+	BOLERO_RANDOM_TEST_TIME_MS=9000 $(CARGO) test --locked --workspace --exclude palisade-e2e
 	hack/generate.sh --check
 	$(CARGO) test --locked -p palisade-e2e -- --test-threads=6
 
