@@ -255,7 +255,7 @@ impl<W: Worlds> Door<W> {
     /// Has what is worth an Event remembered. A policy that is refused is not there to have one.
     fn tell(&self, read: &wire::Read<'_>, action: &'static str, verdict: &Verdict) {
         let review = &read.review;
-        if review.dry_run || matches!(review.action, Action::Declare { .. }) {
+        if review.dry_run || matches!(review.action, Action::Declare { .. } | Action::Create(_)) {
             return;
         }
         let asker = Asker { action, version: &read.version, user: &review.user.name };

@@ -26,6 +26,7 @@ impl<'a> Line<'a> {
         let review = &read.review;
         let (action, kind, namespace, name) = match &review.action {
             Action::Delete(subject) => ("Delete", &*subject.kind.kind, subject.namespace(), subject.name()),
+            Action::Create(subject) => ("Create", &*subject.kind.kind, subject.namespace(), subject.name()),
             Action::Evict { namespace, name } => ("Evict", "Pod", Some(&**namespace), &**name),
             Action::Update { pod, .. } => ("Update", "Pod", pod.namespace(), pod.name()),
             Action::Change { subject, .. } => {

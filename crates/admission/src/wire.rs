@@ -164,26 +164,28 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    fn into_review(self) -> Result<Read<'a>, BadReview> {
-        let mut dry_run = self.dry_run;
-        let uid = self.uid;
-        let undecidable = |why: &str| BadReview::Undecidable { uid: uid.to_string(), why: why.to_owned() };
-        // What is written to a status, an Event or the log is no longer than what Kubernetes itself allows.
+    /// What is longer than it can be. What is written to a status, an Event or the log has a bound.
+    fn too_long(&self) -> Option<String> {
         let none = Metadata::default();
         let old = self.old_object.as_ref().map_or(&none, |object| &object.metadata);
+        let namespace = self.namespace.len().max(old.namespace.as_deref().map_or(0, str::len));
         let sizes = [
             ("name", self.name.len().max(old.name.len()), LONGEST_NAME),
-            (
-                "namespace",
-                self.namespace.len().max(old.namespace.as_deref().map_or(0, str::len)),
-                LONGEST_NAMESPACE,
-            ),
+            ("namespace", namespace, LONGEST_NAMESPACE),
             ("uid", old.uid.len(), LONGEST_UID),
             ("resourceVersion", old.resource_version.len(), LONGEST_UID),
             ("userInfo.username", self.user.name.len(), LONGEST_USER),
         ];
-        if let Some((what, size, longest)) = sizes.into_iter().find(|(_, size, longest)| size > longest) {
-            return Err(undecidable(&format!("its {what} has {size} bytes, and {longest} are allowed")));
+        let (what, size, longest) = sizes.into_iter().find(|(_, size, longest)| size > longest)?;
+        Some(format!("its {what} has {size} bytes, and {longest} are allowed"))
+    }
+
+    fn into_review(self) -> Result<Read<'a>, BadReview> {
+        let mut dry_run = self.dry_run;
+        let uid = self.uid.clone();
+        let undecidable = |why: &str| BadReview::Undecidable { uid: uid.to_string(), why: why.to_owned() };
+        if let Some(why) = self.too_long() {
+            return Err(undecidable(&why));
         }
         let action = match (&*self.operation, &*self.sub_resource) {
             ("DELETE", "") => {
