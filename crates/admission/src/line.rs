@@ -35,8 +35,8 @@ impl<'a> Line<'a> {
             Action::Scale { plural, namespace, name, .. } => {
                 ("Scale", &**plural, Some(&**namespace), &**name)
             }
-            Action::Declare { subject, is_new } => {
-                let action = if *is_new { "Create" } else { "Update" };
+            Action::Declare { subject, old } => {
+                let action = if old.is_none() { "Create" } else { "Update" };
                 (action, &*subject.kind.kind, subject.namespace(), subject.name())
             }
             Action::Other => ("Other", "", None, ""),

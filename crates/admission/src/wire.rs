@@ -233,8 +233,9 @@ impl<'a> Request<'a> {
                 let object = Object::parse(self.object.unwrap_or(b"{}"))
                     .map_err(|error| undecidable(&format!("a policy that could not be read: {error}")))?;
                 let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
-                let is_new = self.operation == "CREATE";
-                Action::Declare { subject: Subject { kind, object }, is_new }
+                let old = self.old_object.filter(|_| self.operation == "UPDATE");
+                let old = old.map(|object| Subject { kind: kind.clone(), object });
+                Action::Declare { subject: Subject { kind, object }, old }
             }
             // Only a warning can come of it, so what can't be read is let through.
             ("CREATE", "") => match self.object.and_then(|object| Object::parse(object).ok()) {
@@ -253,7 +254,8 @@ impl<'a> Request<'a> {
                 namespace: self.namespace,
                 name: self.name,
             },
-            ("UPDATE", part @ ("" | "status")) => {
+            // Labels change through some subresources, such as a Namespace's `finalize`.
+            ("UPDATE", part) => {
                 let part = if part.is_empty() { Portion::Whole } else { Portion::Status };
                 let (Some(object), Some(new)) = (self.old_object, self.object) else {
                     return Err(undecidable("an UPDATE without object and oldObject"));
@@ -263,7 +265,7 @@ impl<'a> Request<'a> {
                 let kind = Kind { group: self.group, kind: self.kind, plural: self.resource };
                 Action::Change { subject: Subject { kind, object }, new, part }
             }
-            ("CREATE" | "UPDATE" | "CONNECT" | "DELETE", _) => Action::Other,
+            ("CREATE" | "CONNECT" | "DELETE", _) => Action::Other,
             (unknown, _) => return Err(undecidable(&format!("the operation \"{unknown}\" is not known"))),
         };
         Ok(Read {

@@ -14,7 +14,7 @@ pub struct LabelSelector {
     pub match_expressions: Vec<LabelExpression>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LabelExpression {
     pub key: String,
     pub operator: Operator,
@@ -22,7 +22,7 @@ pub struct LabelExpression {
     pub values: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
     In,
     NotIn,
@@ -31,7 +31,7 @@ pub enum Operator {
 }
 
 /// A label selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LabelRule(Vec<LabelExpression>);
 
 impl LabelRule {

@@ -92,8 +92,14 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
                 Err(error) => unreadable(Unknown::new("what is scaled", error.to_string())),
             }
         }
-        Action::Declare { subject, is_new } => {
-            guards::check_policy(subject, *is_new, review, world, settings).await
+        Action::Declare { subject, old } => {
+            if let Some(old) = old {
+                let verdict = Box::pin(guards::check_labels(old, subject, review, world, settings)).await;
+                if !verdict.is_allowed() {
+                    return verdict;
+                }
+            }
+            guards::check_policy(subject, old.is_none(), review, world, settings).await
         }
         Action::Create(_) | Action::Evict { .. } | Action::Scale { .. } | Action::Other => Verdict::allow(),
     }

@@ -62,8 +62,8 @@ pub enum Action<'a> {
     Change { subject: Subject<'a>, new: Object<'a>, part: Portion },
     /// A workload is scaled. The request carries its name only.
     Scale { group: Cow<'a, str>, plural: Cow<'a, str>, namespace: Cow<'a, str>, name: Cow<'a, str> },
-    /// A policy of ours is written. Its text is read once it is known to matter.
-    Declare { subject: Subject<'a>, is_new: bool },
+    /// A policy of ours is written: a new one, or in place of an old. Its text is read once it is known to matter.
+    Declare { subject: Subject<'a>, old: Option<Subject<'a>> },
     /// Something that no guard cares about.
     Other,
 }
@@ -72,6 +72,7 @@ pub enum Action<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Portion {
     Whole,
+    /// Its status, or what another subresource lets change.
     Status,
 }
 

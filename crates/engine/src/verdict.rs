@@ -202,6 +202,8 @@ pub enum Reason {
     MarkedUnknown(Mark, Unknown),
     /// A `ResourceDeletionProtection` protects it, in mode `Cascading` while it holds something.
     Ruled(Ruled, Vec<Held>),
+    /// A change of labels would end the protection by one.
+    Unselected(Ruled, Vec<Held>),
     /// One does in that mode, and what it holds could not be found out.
     RuledUnknown(Ruled, Unknown),
     /// Protected objects would go with it.
@@ -442,6 +444,8 @@ pub enum Warning {
     RuleNotKnown(Ruled),
     /// A `ResourceDeletionProtection` that warns.
     Ruled(Ruled),
+    /// A change of labels ends the protection by one that warns.
+    Unselected(Ruled),
     /// A flow control that warns.
     Throttled(Throttled),
     /// A provider goes before what depends on it.

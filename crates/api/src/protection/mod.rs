@@ -43,6 +43,8 @@ pub struct Spec {
     pub mode: Mode,
     #[serde(default)]
     pub action: Action,
+    #[serde(default)]
+    pub label_changes: LabelChanges,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +82,16 @@ pub enum Mode {
     #[default]
     Always,
     Cascading,
+}
+
+/// What becomes of a change of labels by which an object is no longer selected.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+pub enum LabelChanges {
+    /// The action is taken, as for a deletion.
+    #[default]
+    Guard,
+    /// Nothing.
+    Ignore,
 }
 
 /// What Palisade says about it.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use super::{Action, Exemptions, Mode, Pattern, Spec};
+use super::{Action, Exemptions, LabelChanges, Mode, Pattern, Spec};
 use crate::kinds::is_transient;
 use crate::labels::LabelRule;
 
@@ -25,6 +25,8 @@ pub struct Rule {
     /// `None`: every name.
     names: Option<Names>,
     pub labels: Option<LabelRule>,
+    /// Whether its action is also taken when an object would no longer be selected by its labels.
+    pub guards_labels: bool,
     pub namespace_labels: Option<LabelRule>,
 }
 
@@ -114,6 +116,7 @@ pub fn rules_of(name: &str, spec: &Spec) -> Result<Vec<Rule>, UnreadableProtecti
                 namespace: selector.namespace.as_deref().map(Pattern::new),
                 names: Names::of(selector.name.iter().chain(&entry.resource_names)),
                 labels: selector.label_selector.as_ref().map(LabelRule::of),
+                guards_labels: selector.label_selector.is_some() && spec.label_changes == LabelChanges::Guard,
                 namespace_labels: selector.namespace_selector.as_ref().map(LabelRule::of),
             });
         }

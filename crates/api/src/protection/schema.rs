@@ -45,6 +45,11 @@ fn spec() -> Value {
                 "type": "string", "enum": ["Always", "Cascading"], "default": "Always",
                 "description": "Always: never deleted. Cascading: not while something would go with it.",
             },
+            "labelChanges": {
+                "type": "string", "enum": ["Guard", "Ignore"], "default": "Guard",
+                "description": "Guard: the action is also taken when a change of its labels would end an object's protection by a \
+                    labelSelector. Ignore: labels may change freely.",
+            },
             "action": action("Deny refuses the deletion. Warn lets it pass with a warning. Audit lets it pass and records it."),
             "message": {
                 "type": "string", "maxLength": 512,

@@ -21,6 +21,9 @@ pub struct Coverage {
     pub resources: BTreeMap<Namespaces, BTreeSet<(String, String)>>,
     /// The rules for every kind.
     pub every: Vec<Every>,
+    /// Whose labels must not change so that a rule no longer selects them: by its labels and its namespaces, the
+    /// resources as `(group, plural)`. `*` stands for every group or every kind.
+    pub label_changes: BTreeMap<(LabelRule, Namespaces), BTreeSet<(String, String)>>,
     /// Where pods are protected.
     pub pods: Option<Namespaces>,
 }
@@ -62,12 +65,22 @@ impl Coverage {
                     None => concerned.clone(),
                 });
             }
+            let labels = rule.labels.clone().filter(|_| rule.guards_labels);
+            let mut guard_labels = |group: &str, plural: &str| {
+                if let Some(labels) = &labels {
+                    let resources = coverage.label_changes.entry((labels.clone(), concerned.clone()));
+                    resources.or_default().insert((group.to_owned(), plural.to_owned()));
+                }
+            };
             match &rule.target {
-                Target::Every { group } => coverage.every.push(Every {
-                    group: group.clone(),
-                    namespace: rule.only_namespace().map(str::to_owned),
-                    labels: rule.labels.clone(),
-                }),
+                Target::Every { group } => {
+                    guard_labels(group.as_deref().unwrap_or("*"), "*");
+                    coverage.every.push(Every {
+                        group: group.clone(),
+                        namespace: rule.only_namespace().map(str::to_owned),
+                        labels: rule.labels.clone(),
+                    });
+                }
                 Target::Kind { group, kind } => {
                     for served in discovery
                         .resources
@@ -77,6 +90,7 @@ impl Coverage {
                         if !served.namespaced && rule.is_namespaced() {
                             continue;
                         }
+                        guard_labels(group, &served.plural);
                         let key = (group.clone(), served.plural.clone());
                         let all = match namespaces.remove(&key) {
                             Some(known) => known.and(concerned.clone()),

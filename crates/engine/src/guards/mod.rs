@@ -34,6 +34,12 @@ pub(crate) async fn ask(
         labels::ask(subject, &review.user, world, &mut found).await;
         protections::ask(subject, &review.user, world, &mut found).await;
     }
+    if let Action::Update { new, .. } | Action::Change { new, .. } = &review.action
+        && gates.resources_deletion_protection
+    {
+        let asked = protections::ask_about_labels(subject, &new.metadata, &review.user, world, &mut found);
+        Box::pin(asked).await;
+    }
     // Where nothing is protected, nothing is guarded with it.
     if removed && gates.resources_deletion_protection && gates.cascade_protection {
         cascade::ask(subject, review, world, &mut found).await;
@@ -101,6 +107,22 @@ async fn spend(
         Refused::FlowUnknown(unknown) => flow::unknown(unknown),
     }));
     flow::note(spent.passed, found);
+}
+
+/// Whether a policy may be written whose labels change.
+pub(crate) async fn check_labels(
+    old: &Subject<'_>,
+    new: &Subject<'_>,
+    review: &Review<'_>,
+    world: &impl World,
+    settings: &Settings,
+) -> Verdict {
+    let mut found = Found::default();
+    if settings.gates.resources_deletion_protection && !old.is_already_going() && !settings.owns_subject(old)
+    {
+        protections::ask_about_labels(old, &new.object.metadata, &review.user, world, &mut found).await;
+    }
+    Verdict::new(old, found)
 }
 
 /// Whether a policy that is being written says something.

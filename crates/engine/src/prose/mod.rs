@@ -47,6 +47,9 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     if let Some(namespace) = &verdict.awaited_by {
         text.extend([" Namespace \"", namespace, "\" is terminating, and waits for it."]);
     }
+    if verdict.findings.iter().any(|finding| matches!(finding.reason, Reason::Unselected(..))) {
+        text.push_str(" This change of its labels would end that.");
+    }
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
     let steps: Option<Vec<String>> =
         verdict.findings.iter().map(|finding| first_step(about, finding)).collect();
@@ -82,8 +85,8 @@ pub fn because(reason: &Reason) -> String {
             format!("{}, and it has {}", written(mark), held.join(" and "))
         }
         Reason::MarkedUnknown(mark, unknown) => format!("{}, and {}", written(mark), not_known(unknown)),
-        Reason::Ruled(rule, held) if held.is_empty() => ruled(rule),
-        Reason::Ruled(rule, held) => {
+        Reason::Ruled(rule, held) | Reason::Unselected(rule, held) if held.is_empty() => ruled(rule),
+        Reason::Ruled(rule, held) | Reason::Unselected(rule, held) => {
             let held: Vec<String> = held.iter().map(holding).collect();
             format!("{}, and it has {}", ruled(rule), held.join(" and "))
         }
@@ -139,6 +142,11 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             "{}: {} does not protect it: Cascading is not known for this kind; Always is",
             subject(about),
             ruled(rule),
+        ),
+        Warning::Unselected(rule) => format!(
+            "{} is protected from deletion: {}; with this change of its labels it no longer is",
+            subject(about),
+            ruled(rule)
         ),
         Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
         Warning::Throttled(throttled) => format!("{} is beyond {}", subject(about), throttling(throttled)),
@@ -438,6 +446,7 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
         | Reason::FlowUnknown(_)
         | Reason::Unreadable(_) => "Try again later.".to_owned(),
         Reason::Marked(_)
+        | Reason::Unselected(..)
         | Reason::Throttled(_)
         | Reason::Needed(_)
         | Reason::Managed(_)

@@ -237,7 +237,7 @@ fn a_budget_that_says_nothing_is_refused(#[case] spec: Value, #[case] message: O
     let budget =
         Subject { kind: kind("PodUnavailableBudget"), object: Object::parse(text.as_bytes()).unwrap() };
     let verdict = block_on(decide(
-        &review(Action::Declare { subject: budget, is_new: true }, "jane", &[]),
+        &review(Action::Declare { subject: budget, old: None }, "jane", &[]),
         &Given::default(),
         &settings(),
     ));

@@ -345,7 +345,7 @@ fn what_makes_no_sense_is_refused_when_it_is_written(#[case] rest: Value, #[case
     let json = json!({"metadata": {"name": "postgres"}, "spec": postgres(&rest)}).to_string();
     let subject =
         Subject { kind: kind("ComponentProtection"), object: Object::parse(json.as_bytes()).unwrap() };
-    let verdict = decided(Action::Declare { subject, is_new: true }, "jane", &Given::default());
+    let verdict = decided(Action::Declare { subject, old: None }, "jane", &Given::default());
     assert_eq!(verdict.code(), Some(Code::Invalid));
     let said = prose::refusal(&verdict).unwrap();
     assert!(said.contains(why), "{said}");

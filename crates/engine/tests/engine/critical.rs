@@ -411,7 +411,7 @@ fn declare(name: &str, spec: &Value, world: &Given) -> (Option<u16>, Option<Stri
     let json = json!({"metadata": {"name": name}, "spec": spec}).to_string();
     let subject = Subject { kind: kind("CriticalService"), object: Object::parse(json.as_bytes()).unwrap() };
     let review = Review {
-        action: Action::Declare { subject, is_new: true },
+        action: Action::Declare { subject, old: None },
         user: User::default(),
         propagation: None,
         is_owner: false,

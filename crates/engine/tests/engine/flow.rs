@@ -199,7 +199,7 @@ fn one_that_says_nothing_is_refused(#[case] spec: Value, #[case] why: Option<&st
     let text = json!({"metadata": {"name": "default"}, "spec": spec}).to_string();
     let control =
         Subject { kind: kind("PodDeletionFlowControl"), object: Object::parse(text.as_bytes()).unwrap() };
-    let declared = review(Action::Declare { subject: control, is_new: true }, "jane", &[]);
+    let declared = review(Action::Declare { subject: control, old: None }, "jane", &[]);
     let verdict = block_on(decide(&declared, &Given::default(), &settings()));
     let message =
         why.map(|why| format!("poddeletionflowcontrol.policy.kruise.io \"default\" is refused: {why}"));

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use palisade_api::protection::{Action, UnreadableProtection};
-use palisade_engine::{Code, Matched, Protections, prose};
+use futures::executor::block_on;
+use palisade_api::protection::Action::{self as Taken, Deny};
+use palisade_api::protection::UnreadableProtection;
+use palisade_engine::{
+    Action, Code, Matched, Object, Part, Portion, Protections, Subject, Verdict, decide, prose,
+};
+use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{Given, allowed, delete, in_namespace, labelled, outcome, refused};
+use crate::world::{
+    Given, allowed, delete, in_namespace, kind, labelled, outcome, refused, review, settings,
+};
 
 fn spec(selector: &Value) -> Value {
     json!({"protectedResources": [{"resourceSelector": [selector]}]})
@@ -30,7 +37,7 @@ fn what_a_rule_selects_is_refused_and_names_the_protection_and_the_way_out() {
         "deployment \"shop/web\" is protected from deletion: ResourceDeletionProtection \"sample\". To lift it: \
          kubectl patch rdp sample --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/exempt\",\"value\":{\"users\":[\"jane\"]}}]'",
     );
-    assert_eq!(verdict.matched, [Matched { protection: "sample".to_owned(), action: Action::Deny }]);
+    assert_eq!(verdict.matched, [Matched { protection: "sample".to_owned(), action: Deny }]);
     allowed(&delete("Deployment", &in_namespace("other", "web", "", "{}"), &world));
     allowed(&delete("StatefulSet", &web(2), &world));
 }
@@ -72,7 +79,7 @@ fn warn_lets_it_pass_with_a_warning_and_audit_without_a_word() {
     assert_eq!(outcome(&verdict), (None, None, vec![warning]));
     let actions: Vec<_> =
         verdict.matched.iter().map(|matched| (matched.protection.as_str(), matched.action)).collect();
-    assert_eq!(actions, [("a", Action::Audit), ("w", Action::Warn)]);
+    assert_eq!(actions, [("a", Taken::Audit), ("w", Taken::Warn)]);
 }
 
 #[test]
@@ -126,6 +133,141 @@ fn the_labels_of_a_namespace_are_asked_for_where_a_rule_wants_them() {
         world.namespaces = [("shop".to_owned(), BTreeMap::from([("env".to_owned(), env.to_owned())]))].into();
         assert_eq!(delete("ConfigMap", &map, &world).code(), code, "{env}");
     }
+}
+
+/// What is said about a change of labels, by jane.
+fn relabel(of: &str, old: &str, new: &str, world: &Given) -> Verdict {
+    let json = |labels: &str| in_namespace("shop", "c", labels, r#"{"replicas":2}"#).leak();
+    let object = |labels: &str| Object::parse(json(labels).as_bytes()).unwrap();
+    let subject = Subject { kind: kind(of), object: object(old) };
+    let action = if of == "Pod" {
+        Action::Update { pod: subject, new: object(new), part: Part::Status }
+    } else {
+        Action::Change { subject, new: object(new), part: Portion::Whole }
+    };
+    block_on(decide(&review(action), world, &settings()))
+}
+
+const WEB: &str = r#""app":"web""#;
+
+#[rstest]
+#[case::taken_away(json!({"matchLabels": {"app": "web"}}), WEB, "", false)]
+#[case::another_value(json!({"matchLabels": {"app": "web"}}), WEB, r#""app":"api""#, false)]
+#[case::something_else(json!({"matchLabels": {"app": "web"}}), WEB, r#""app":"web","tier":"x""#, true)]
+#[case::never_selected(json!({"matchLabels": {"app": "web"}}), r#""app":"api""#, "", true)]
+#[case::selected_from_now_on(json!({"matchLabels": {"app": "web"}}), "", WEB, true)]
+#[case::a_label_that_excludes(json!({"matchExpressions": [{"key": "tmp", "operator": "DoesNotExist"}]}), WEB, r#""app":"web","tmp":"y""#, false)]
+#[case::a_value_that_excludes(json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["tmp"]}]}), WEB, r#""app":"tmp""#, false)]
+#[case::one_listed_value_for_another(json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}), WEB, r#""app":"api""#, true)]
+fn a_selected_label_is_part_of_the_protection(
+    #[case] selector: Value,
+    #[case] old: &str,
+    #[case] new: &str,
+    #[case] may: bool,
+    #[values("ConfigMap", "Pod", "Widget")] of: &str,
+) {
+    let named = |group: &str, of: &str| json!({"apiVersion": group, "kind": of, "labelSelector": selector});
+    for selector in [
+        named(
+            match of {
+                "Widget" => "example.com/v1",
+                _ => "v1",
+            },
+            of,
+        ),
+        json!({"kind": "*", "labelSelector": selector}),
+    ] {
+        let world = Given::protected(&[("sample", spec(&selector))]);
+        let verdict = relabel(of, old, new, &world);
+        assert_eq!(verdict.is_allowed(), may, "{selector}");
+        if !may {
+            let message = prose::refusal(&verdict).unwrap();
+            assert!(
+                message.contains(
+                    "\"shop/c\" is protected from deletion: ResourceDeletionProtection \"sample\". This change of its labels \
+                     would end that. To lift it: kubectl patch rdp sample"
+                ),
+                "{message}"
+            );
+            assert_eq!(verdict.matched, [Matched { protection: "sample".to_owned(), action: Deny }]);
+        }
+    }
+}
+
+#[test]
+fn a_change_of_labels_is_answered_as_a_deletion_would_be() {
+    let selector =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let with = |key: &str, value: Value| {
+        let mut spec = spec(&selector);
+        spec[key] = value;
+        Given::protected(&[("sample", spec)])
+    };
+    let change = |world: &Given| relabel("ConfigMap", WEB, "", world);
+    allowed(&change(&with("exempt", json!({"users": ["jane"]}))));
+    allowed(&change(&with("labelChanges", json!("Ignore"))));
+    allowed(&change(&with("mode", json!("Cascading"))));
+    assert!(!change(&with("labelChanges", json!("Guard"))).is_allowed());
+    let warned = change(&with("action", json!("Warn")));
+    let warning = "configmap \"shop/c\" is protected from deletion: ResourceDeletionProtection \"sample\"; with this change of its \
+        labels it no longer is";
+    assert_eq!(outcome(&warned), (None, None, vec![warning.to_owned()]));
+    let audited = change(&with("action", json!("Audit")));
+    allowed_with_match(&audited);
+}
+
+#[track_caller]
+fn allowed_with_match(verdict: &Verdict) {
+    assert_eq!(outcome(verdict), (None, None, vec![]));
+    assert_eq!(verdict.matched, [Matched { protection: "sample".to_owned(), action: Taken::Audit }]);
+}
+
+#[test]
+fn labels_of_what_a_protection_still_selects_may_change() {
+    let by = |labels: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": labels}});
+    let both = json!({"protectedResources": [{"resourceSelector": [by(json!({"app": "web"})), by(json!({"app": "api"}))]}]});
+    let world = Given::protected(&[("sample", both)]);
+    allowed(&relabel("ConfigMap", WEB, r#""app":"api""#, &world));
+    assert!(!relabel("ConfigMap", WEB, "", &world).is_allowed());
+    let world = Given::protected(&[
+        ("one", spec(&by(json!({"app": "web"})))),
+        ("two", spec(&by(json!({"app": "api"})))),
+    ]);
+    let message = prose::refusal(&relabel("ConfigMap", WEB, r#""app":"api""#, &world)).unwrap();
+    assert!(
+        message.contains("\"one\"") && !message.contains("\"two\""),
+        "another one may exempt others: {message}"
+    );
+}
+
+#[test]
+fn labels_of_what_is_terminating_may_change() {
+    let selector =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let world = Given::protected(&[("sample", spec(&selector))]);
+    let going = r#"{"metadata":{"name":"c","namespace":"shop","deletionTimestamp":"2026-01-01T00:00:00Z","labels":{"app":"web"}}}"#;
+    let subject = Subject { kind: kind("ConfigMap"), object: Object::parse(going.as_bytes()).unwrap() };
+    let new = Object::parse(br#"{"metadata":{"name":"c","namespace":"shop"}}"#).unwrap();
+    let change = Action::Change { subject, new, part: Portion::Whole };
+    allowed(&block_on(decide(&review(change), &world, &settings())));
+}
+
+#[test]
+fn policies_have_labels_too() {
+    let selector = json!({"apiVersion": "policy.kruise.io/v1alpha1", "kind": "PodDeletionFlowControl", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let world = Given::protected(&[("sample", spec(&selector))]);
+    let policy = |labels: &str| {
+        let json = format!(
+            r#"{{"metadata":{{"name":"f","labels":{{{labels}}}}},"spec":{{"rules":[{{"interval":"1m","maxDeletions":1}}]}}}}"#
+        );
+        Subject {
+            kind: kind("PodDeletionFlowControl"),
+            object: Object::parse(json.leak().as_bytes()).unwrap(),
+        }
+    };
+    let change = Action::Declare { subject: policy(""), old: Some(policy(WEB)) };
+    let verdict = block_on(decide(&review(change), &world, &settings()));
+    assert!(prose::refusal(&verdict).unwrap().contains("ResourceDeletionProtection \"sample\""));
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod faults;
 mod finalizer_controller;
 mod flow;
 mod generated;
+mod label_changes;
 mod labels;
 mod losses;
 mod outage;

@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, SOON, allowed, alone, denied, lifting, shared, war
 use crate::labels::definition;
 
 /// Applies a protection, and waits until it is enforced.
-async fn protect(cluster: &Cluster, name: &str, spec: &str) {
+pub(crate) async fn protect(cluster: &Cluster, name: &str, spec: &str) {
     cluster
         .apply(&format!(
             "{{apiVersion: palisade.dev/v1alpha1, kind: ResourceDeletionProtection, metadata: {{name: {name}}}, spec: {spec}}}"
@@ -17,7 +17,7 @@ async fn protect(cluster: &Cluster, name: &str, spec: &str) {
     cluster.eventually_prints(&observed, |text| text == format!("True/{generation}")).await;
 }
 
-async fn lift(cluster: &Cluster, name: &str) {
+pub(crate) async fn lift(cluster: &Cluster, name: &str) {
     cluster.must(&format!("delete rdp {name}")).await;
 }
 

@@ -112,3 +112,24 @@ fn templates() -> [(Expression, Expression); 3] {
         ),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::registration::plan::plan;
+    use crate::registration::plan::tests::plan_as;
+
+    #[test]
+    fn nobody_is_held_up_for_a_warning() {
+        let webhooks = plan_as(plan);
+        let advising: Vec<_> = webhooks
+            .iter()
+            .filter(|webhook| webhook.client_config.url.as_ref().is_some_and(|url| url.contains("/advice")))
+            .collect();
+        assert_eq!(advising.len(), 4);
+        for webhook in advising {
+            assert_eq!(webhook.failure_policy.as_deref(), Some("Ignore"), "{}", webhook.name);
+            let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
+            assert!(selects || webhook.match_conditions.is_some(), "{} asks about everything", webhook.name);
+        }
+    }
+}

@@ -7,6 +7,7 @@ pub mod cel;
 mod components;
 mod critical;
 mod label_advice;
+mod label_changes;
 mod outage;
 mod pods;
 
@@ -124,6 +125,7 @@ fn plan_guards(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     webhooks.push(wanted.annotated());
     webhooks.extend(wanted.label_advice());
     webhooks.extend(wanted.protected());
+    webhooks.extend(wanted.label_changes());
     webhooks.extend(wanted.evictions());
     webhooks
 }
@@ -456,6 +458,8 @@ pub(super) mod tests {
         let coverage = Coverage {
             resources: [(Namespaces::All, pods()), (Namespaces::Some(shop()), pods())].into(),
             every: vec![every(None), every(Some("shop"))],
+            label_changes: [((LabelRule::of(&labels::LabelSelector::default()), Namespaces::All), pods())]
+                .into(),
             pods: Some(Namespaces::All),
         };
         let components = palisade_api::components::druid::components("druid", &[], &[]);

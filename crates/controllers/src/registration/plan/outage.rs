@@ -113,6 +113,7 @@ fn of_pods(rule: &RuleWithOperations) -> Option<RuleWithOperations> {
     }
     let resources = rule.resources.iter().flatten().filter_map(|resource| match resource.as_str() {
         "*" => Some("pods".to_owned()),
+        "*/*" => Some("pods/*".to_owned()),
         "pods" => Some(resource.clone()),
         _ if resource.starts_with("pods/") => Some(resource.clone()),
         _ => None,
