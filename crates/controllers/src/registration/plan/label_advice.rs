@@ -25,9 +25,6 @@ const TEMPLATED: [(&str, &str); 12] = [
     ("apps.kruise.io", "advancedcronjobs"),
 ];
 
-/// A warning is not worth a long wait.
-const TIMEOUT_SECONDS: i32 = 2;
-
 impl Wanted<'_> {
     pub(super) fn label_advice(&self) -> Vec<ValidatingWebhook> {
         let mut webhooks = vec![ValidatingWebhook {
@@ -36,7 +33,7 @@ impl Wanted<'_> {
                 not_made_by_a_controller().condition("not-made-by-a-controller"),
                 template_labelled().condition("template-labelled"),
             ]),
-            ..self.advising("template-labels")
+            ..self.advising("template-labels-advice")
         }];
         for (name, requirements) in protecting_labels() {
             let kinds = TRANSIENT_KINDS.iter().map(|kind| written(kind.group, kind.plural));
@@ -44,7 +41,7 @@ impl Wanted<'_> {
                 rules: Some(kinds.collect()),
                 object_selector: Some(selector(&requirements)),
                 match_conditions: Some(vec![by_somebody_else().condition("by-somebody-else")]),
-                ..self.advising(&format!("transient-{name}"))
+                ..self.advising(&format!("{name}-advice"))
             });
         }
         webhooks
@@ -53,7 +50,6 @@ impl Wanted<'_> {
     fn advising(&self, name: &str) -> ValidatingWebhook {
         ValidatingWebhook {
             failure_policy: Some("Ignore".to_owned()),
-            timeout_seconds: Some(TIMEOUT_SECONDS),
             ..self.webhook_at(name, "/admit/advice")
         }
     }
