@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::object::Metadata;
 
-/// The manager of all controllers that come with Kubernetes.
-const KUBERNETES: &str = "kube-controller-manager";
+/// The manager of all controllers that come with Kubernetes, by the name of the program that they are part of.
+const KUBERNETES: [&str; 3] = ["kube-controller-manager", "k3s", "kubelite"];
 
 /// One that wrote a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct LabelWriter {
 impl LabelWriter {
     /// Whether a controller of Kubernetes' own wrote it. None of them invents a protection label: they copy.
     pub(crate) fn is_kubernetes(&self) -> bool {
-        self.manager == KUBERNETES
+        KUBERNETES.contains(&&*self.manager)
     }
 
     /// Whether it also made the object a dependent of this owner.
@@ -87,7 +87,10 @@ mod tests {
                  "f:ownerReferences":{".":{},"k:{\"uid\":\"u-1\"}":{}}}}},
                 {"manager":"kubectl-label","fieldsV1":{"f:metadata":{"f:labels":{"f:app":{}}}}}]"#,
         );
-        assert_eq!(found, [LabelWriter { manager: KUBERNETES.to_owned(), owners: vec!["u-1".to_owned()] }]);
+        assert_eq!(
+            found,
+            [LabelWriter { manager: KUBERNETES[0].to_owned(), owners: vec!["u-1".to_owned()] }]
+        );
         assert!(found[0].is_kubernetes() && found[0].wrote_owner("u-1") && !found[0].wrote_owner("u-2"));
     }
 

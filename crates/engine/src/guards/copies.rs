@@ -174,8 +174,11 @@ pub(super) fn in_templates(object: &Object<'_>) -> SourceLabels {
     let job = &spec["jobTemplate"];
     let one = [&spec["template"], job, &job["spec"]["template"]];
     let claims = spec["volumeClaimTemplates"].as_array().into_iter().flatten();
+    // A pod makes claims for its ephemeral volumes.
+    let volumes = spec["volumes"].as_array().into_iter().flatten();
+    let ephemeral = volumes.map(|volume| &volume["ephemeral"]["volumeClaimTemplate"]);
     let mut all = SourceLabels::default();
-    for template in one.into_iter().chain(claims) {
+    for template in one.into_iter().chain(claims).chain(ephemeral) {
         all.0.extend(SourceLabels::in_template(&template["metadata"]["labels"]).0);
     }
     all

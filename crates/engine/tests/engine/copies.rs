@@ -57,6 +57,7 @@ fn made() -> String {
 #[case::its_job_template(json!({"spec": {"jobTemplate": {"metadata": {"labels": {KEY: "Always"}}}}}), true)]
 #[case::the_pods_of_its_jobs(json!({"spec": {"jobTemplate": {"spec": {"template": {"metadata": {"labels": {KEY: "Always"}}}}}}}), true)]
 #[case::its_claim_template(json!({"spec": {"volumeClaimTemplates": [{}, {"metadata": {"labels": {KEY: "Always"}}}]}}), true)]
+#[case::its_ephemeral_volumes(json!({"spec": {"volumes": [{"ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {KEY: "Always"}}}}}]}}), true)]
 #[case::a_spec_of_its_own(json!({"spec": "template"}), false)]
 #[case::nothing(json!({"metadata": {}}), false)]
 fn a_copy_is_what_the_live_controller_hands_on(#[case] owner: Value, #[case] is_copy: bool) {
