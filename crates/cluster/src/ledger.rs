@@ -218,6 +218,7 @@ impl Bill<'_> {
             name: self.pod.pod.name.to_string(),
             forced,
             tentative: !forced && self.is_tentative(),
+            lasting: self.pod.stays,
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::json::{Cursor, Malformed, UniqueMembers};
 use crate::object::Object;
 use crate::review::User;
 
+/// The condition that the kubelet derives from all others.
+const READY: &str = "Ready";
+
 /// How a pod stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodState<'a> {
@@ -29,6 +32,10 @@ pub enum Loss {
     Resize(String),
     /// A readiness gate that closes.
     Gate(String),
+    /// A status that says that it does not run any more, by the phase.
+    Phase(String),
+    /// A status that says that it is not ready.
+    Unready,
     /// A label that says it is being upgraded by hand.
     HotUpgrade(String),
     /// Other labels or owners, so that a budget that chose it by them no longer counts it.
@@ -92,7 +99,7 @@ impl<'a> PodState<'a> {
     /// Running and ready. The kubelet takes a moment to count a closed gate in; we don't.
     fn serves(&self) -> bool {
         self.phase == "Running"
-            && self.meets("Ready")
+            && self.meets(READY)
             && self.readiness_gates.iter().all(|gate| self.meets(gate))
     }
 
@@ -138,9 +145,34 @@ pub fn loss_by_update(
         Part::Status => {
             let (before, after) = (PodState::read(old)?, PodState::read(new)?);
             let closed = before.readiness_gates.iter().find(|gate| before.meets(gate) && !after.meets(gate));
-            Ok(closed.map(|gate| Loss::Gate(gate.to_string())).or(parting))
+            let ended = loss_by_status(&before, &after).filter(|_| !user.is_kubernetes());
+            Ok(ended.or_else(|| closed.map(|gate| Loss::Gate(gate.to_string()))).or(parting))
         }
     }
+}
+
+/// How a status takes its pod down, if it does: a pod that has ended or is not ready gets no traffic, and the kubelet
+/// stops what has ended.
+fn loss_by_status(before: &PodState<'_>, after: &PodState<'_>) -> Option<Loss> {
+    if before.phase == "Running" && after.phase != "Running" {
+        return Some(Loss::Phase(after.phase.to_string()));
+    }
+    (before.meets(READY) && !after.meets(READY)).then_some(Loss::Unready)
+}
+
+/// Whether somebody other than Kubernetes says by a status that a pod has ended, or is not ready any more. That is worth
+/// as much as a deletion.
+pub(crate) fn is_ended_by_status(
+    old: &Object<'_>,
+    new: &Object<'_>,
+    user: &User<'_>,
+) -> Result<bool, Malformed> {
+    if user.is_kubernetes() {
+        return Ok(false);
+    }
+    let (before, after) = (PodState::read(old)?, PodState::read(new)?);
+    let ends = after.is_finished() || before.meets(READY) && !after.meets(READY);
+    Ok(!before.is_finished() && ends)
 }
 
 /// The first field of a spec that changes and is not known to leave the containers alone.

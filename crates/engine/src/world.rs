@@ -172,6 +172,8 @@ pub struct Withdrawal<'a> {
     pub parting: Option<&'a Metadata<'a>>,
     /// Who removes it, if that is how it is lost, and it has not ended: that costs flow controls.
     pub removed_by: Option<&'a User<'a>>,
+    /// Whether the pod stays as an object, so that nobody can tell later by its absence that it was lost.
+    pub stays: bool,
     /// What there should be for it.
     pub expects: Expects,
     /// Whether it was read from the API server just now; otherwise it is as the caller tells.

@@ -93,7 +93,7 @@ impl ControlPlane {
             etcd_port,
             others: Vec::new(),
         };
-        plane.write_kubeconfig(&plane.kubeconfig(), "admin", Some("system:masters"))?;
+        plane.write_kubeconfig(&plane.kubeconfig(), "admin", &["system:masters"])?;
         plane.wait_ready().await?;
         plane.start_others()?;
         plane.create_nodes().await?;
@@ -122,7 +122,7 @@ impl ControlPlane {
     /// A kubeconfig for somebody else, whose rights are what RBAC gives that name.
     pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf, TestkitError> {
         let path = self.folder.join("pki").join(format!("{}.kubeconfig", user.replace([':', '/'], "-")));
-        self.write_kubeconfig(&path, user, None)?;
+        self.write_kubeconfig(&path, user, &[])?;
         Ok(path)
     }
 
@@ -249,8 +249,11 @@ impl ControlPlane {
         let stage = pki.join("pod-end.yaml");
         fs::write(&stage, include_str!("../stages/pod-end.yaml"))
             .map_err(TestkitError::io("writing a stage"))?;
+        // It is all kubelets in one, and says how pods are as they do.
+        let kubelets = pki.join("kwok.kubeconfig");
+        self.write_kubeconfig(&kubelets, "kwok", &["system:masters", "system:nodes"])?;
         let mut kwok = args(&["--manage-all-nodes", "--node-lease-duration-seconds=40"]);
-        kwok.push(format!("--kubeconfig={}", self.kubeconfig().display()));
+        kwok.push(format!("--kubeconfig={}", kubelets.display()));
         kwok.push(format!("--config={}", self.assets.stages().display()));
         kwok.push(format!("--config={}", stage.display()));
 
@@ -302,8 +305,8 @@ impl ControlPlane {
         Err(self.failed().unwrap_or_else(|| self.others[0].not_up("did not make the cluster usable")))
     }
 
-    fn write_kubeconfig(&self, path: &Path, user: &str, group: Option<&str>) -> Result<(), TestkitError> {
-        let identity = self.authority.client(user, group)?;
+    fn write_kubeconfig(&self, path: &Path, user: &str, groups: &[&str]) -> Result<(), TestkitError> {
+        let identity = self.authority.client(user, groups)?;
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -348,7 +351,7 @@ fn apiserver_args(
     let serving = authority.server("kube-apiserver")?;
     pki::signing_key(pki)?;
     let front_proxy_authority = Authority::new(pki, "front-proxy-ca")?;
-    let front_proxy = front_proxy_authority.client("front-proxy-client", None)?;
+    let front_proxy = front_proxy_authority.client("front-proxy-client", &[])?;
     Ok(vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--bind-address=127.0.0.1".into(),
@@ -393,7 +396,7 @@ const CALLERS: &str = "webhook-callers-ca";
 
 /// Has the API server show a certificate of its own to every webhook.
 fn caller_arg(pki: &Path) -> Result<String, TestkitError> {
-    let identity = Authority::new(pki, CALLERS)?.client("kube-apiserver-admission", None)?;
+    let identity = Authority::new(pki, CALLERS)?.client("kube-apiserver-admission", &[])?;
     let write = |name: &str, content: serde_json::Value| {
         let file = pki.join(name);
         let written = fs::write(&file, content.to_string());

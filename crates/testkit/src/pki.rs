@@ -38,12 +38,15 @@ impl Authority {
         self.folder.join(format!("{}.crt", self.name))
     }
 
-    /// A certificate for a client, whose user name and group it holds.
-    pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, TestkitError> {
+    /// A certificate for a client, whose user name and groups it holds: two of them at most.
+    pub(crate) fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, TestkitError> {
+        /// A name holds an attribute once. Under its number it is another.
+        const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
-        if let Some(group) = group {
-            params.distinguished_name.push(DnType::OrganizationName, group);
+        let attributes = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+        for (attribute, &group) in attributes.into_iter().zip(groups) {
+            params.distinguished_name.push(attribute, group);
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.issue(&params, &user.replace([':', '/'], "-"))

@@ -125,7 +125,7 @@ fn status() -> Value {
             }},
             "clocks": {"type": "object", "additionalProperties": count(),
                 "description": "What the clock of each host showed when a replica there last wrote."},
-            "pending": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!(r"^[^@/]+/[^@/]+@{stamp}(\+[0-9]+)?\??$")},
+            "pending": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!(r"^[^@/]+/[^@/]+@{stamp}(\+[0-9]+)?\??!?$")},
                 "description": "Pods whose deletion was admitted and not seen yet, by uid."},
             "livedOn": {"type": "object", "additionalProperties": {"type": "string", "pattern": format!("^{stamp}$")},
                 "description": "Pods whose deletion was admitted and nothing came of, and when that was seen: others come first."},

@@ -87,7 +87,8 @@ pub struct Batch {
 }
 
 /// An admitted deletion: `shop/web-0@1f3a09c2:81234567`. `+2500` behind it says for how long it had been asked for by
-/// then, and a `?` that whoever asked may still give it back.
+/// then, a `?` that whoever asked may still give it back, and a `!` that it stays counted though the pod is there: it was
+/// ended by its status.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pending {
@@ -96,6 +97,7 @@ pub struct Pending {
     pub stamp: Stamp,
     pub asked_for: i64,
     pub tentative: bool,
+    pub lasting: bool,
 }
 
 /// A word of a status that nobody of us wrote.
@@ -153,7 +155,8 @@ impl fmt::Display for Pending {
         if self.asked_for > 0 {
             write!(f, "+{}", self.asked_for)?;
         }
-        f.write_str(if self.tentative { "?" } else { "" })
+        f.write_str(if self.tentative { "?" } else { "" })?;
+        f.write_str(if self.lasting { "!" } else { "" })
     }
 }
 
@@ -164,6 +167,7 @@ impl FromStr for Pending {
         let read = || {
             let (pod, stamp) = text.split_once('@')?;
             let (namespace, name) = pod.split_once('/')?;
+            let (stamp, lasting) = stamp.strip_suffix('!').map_or((stamp, false), |stamp| (stamp, true));
             let (stamp, tentative) = stamp.strip_suffix('?').map_or((stamp, false), |stamp| (stamp, true));
             let (stamp, asked_for) = stamp.split_once('+').unwrap_or((stamp, "0"));
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
@@ -173,6 +177,7 @@ impl FromStr for Pending {
                 stamp: stamp.parse().ok()?,
                 asked_for: asked_for.parse().ok()?,
                 tentative,
+                lasting,
             })
         };
         read().ok_or_else(|| Unreadable(text.to_owned()))
@@ -211,7 +216,7 @@ mod tests {
             "rules": [{"interval": "1m", "limit": 50, "used": 3, "remaining": 47,
                 "admitted": ["2@1f3a09c2:81234567-81234900", "1@77aa0011:12-12"]}],
             "clocks": {"1f3a09c2": 81_235_000},
-            "pending": {"0a": "shop/web-0@1f3a09c2:81234567", "0c": "shop/web-1@1f3a09c2:81234568+2500?"},
+            "pending": {"0a": "shop/web-0@1f3a09c2:81234567", "0c": "shop/web-1@1f3a09c2:81234568+2500?!"},
             "livedOn": {"0b": "1f3a09c2:81234999"},
         });
         let status: Status = serde_json::from_value(written.clone()).unwrap();
@@ -221,6 +226,7 @@ mod tests {
         );
         assert_eq!((&*status.pending["0a"].name, status.pending["0a"].tentative), ("web-0", false));
         assert_eq!((status.pending["0c"].asked_for, status.pending["0c"].tentative), (2_500, true));
+        assert_eq!((status.pending["0a"].lasting, status.pending["0c"].lasting), (false, true));
         assert_eq!(serde_json::to_value(status).unwrap(), written);
     }
 

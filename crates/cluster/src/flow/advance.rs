@@ -70,9 +70,9 @@ impl Advance {
             return None;
         }
         self.left -= 1;
-        let Removal { uid, namespace, name, tentative, .. } = removal.clone();
-        self.taken
-            .insert(uid, Pending { namespace, name, stamp: self.stamp.clone(), asked_for: 0, tentative });
+        let Removal { uid, namespace, name, tentative, lasting, .. } = removal.clone();
+        let stamp = self.stamp.clone();
+        self.taken.insert(uid, Pending { namespace, name, stamp, asked_for: 0, tentative, lasting });
         Some(Taken::New(self.stamp.clone()))
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     fn removal(uid: &str, tentative: bool) -> Removal {
         let (uid, namespace, name) = (uid.to_owned(), "shop".to_owned(), uid.to_owned());
-        Removal { uid, namespace, name, forced: false, tentative }
+        Removal { uid, namespace, name, forced: false, tentative, lasting: false }
     }
 
     #[test]

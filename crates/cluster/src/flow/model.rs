@@ -207,7 +207,8 @@ impl Model {
             return;
         }
         let (uid, namespace, name) = (format!("u{pod}"), "shop".to_owned(), format!("web-{pod}"));
-        let removal = Removal { uid, namespace, name, forced: false, tentative: others.is_some() };
+        let removal =
+            Removal { uid, namespace, name, forced: false, tentative: others.is_some(), lasting: false };
         let now = self.now;
         let Replica { host, offsets, copy, active, settling } = &mut self.replicas[replica];
         let is_known =

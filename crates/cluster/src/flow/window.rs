@@ -39,6 +39,8 @@ pub(crate) struct Removal {
     pub(crate) forced: bool,
     /// Whether somebody else may still refuse it.
     pub(crate) tentative: bool,
+    /// Whether it stays counted though the pod is there: its status says that it has ended, or is not ready.
+    pub(crate) lasting: bool,
 }
 
 /// A rule that does not allow more now.
@@ -142,7 +144,8 @@ impl<'a> Windows<'a> {
         let rules = self.status.rules.clone();
         self.uncount(stamp, 1);
         // Only whoever charged it first may give it back.
-        let removal = &Removal { tentative: false, ..removal.clone() };
+        let lasting = removal.lasting || known.lasting;
+        let removal = &Removal { tentative: false, lasting, ..removal.clone() };
         let after = if stamp.clock == self.reading.clock { stamp.at } else { i64::MIN };
         match self.beyond(1) {
             Some(beyond) if !removal.forced => {
@@ -183,13 +186,17 @@ impl<'a> Windows<'a> {
     ) -> bool {
         let before = self.status.pending.len();
         self.status.pending.retain(|uid, pending| match departed(uid) {
+            // It is known only for as long as the same request may be asked about again.
+            None if pending.lasting => pending.tentative || self.reading.age_of(&pending.stamp) < FRESH,
             None => true,
             Some(Departure::Going) => false,
             Some(Departure::Gone) => self.reading.age_of(&pending.stamp) < LINGER,
         });
         let mut changed = self.status.pending.len() != before;
         for (uid, stamp) in lives_on {
-            if self.take_back(uid, stamp) {
+            if self.status.pending.get(uid).is_some_and(|pending| pending.lasting) {
+                changed |= self.status.pending.remove(uid).is_some();
+            } else if self.take_back(uid, stamp) {
                 let (clock, at) = (self.reading.clock.clone(), self.reading.now);
                 self.status.lived_on.insert(uid.clone(), Stamp { clock, at });
                 changed = true;
@@ -318,8 +325,9 @@ impl<'a> Windows<'a> {
     /// before the one that it was known by.
     fn count(&mut self, removal: &Removal, after: i64, asked_for: i64) -> Stamp {
         let stamp = self.add(self.reading.now, after, 1);
-        let Removal { uid, namespace, name, tentative, .. } = removal.clone();
-        self.await_departure(uid, Pending { namespace, name, stamp: stamp.clone(), asked_for, tentative });
+        let Removal { uid, namespace, name, tentative, lasting, .. } = removal.clone();
+        let pending = Pending { namespace, name, stamp: stamp.clone(), asked_for, tentative, lasting };
+        self.await_departure(uid, pending);
         stamp
     }
 
@@ -440,7 +448,7 @@ mod tests {
 
     fn removal(uid: &str) -> Removal {
         let (uid, namespace, name) = (uid.to_owned(), "shop".to_owned(), uid.to_owned());
-        Removal { uid, namespace, name, forced: false, tentative: false }
+        Removal { uid, namespace, name, forced: false, tentative: false, lasting: false }
     }
 
     fn wall() -> Timestamp {
@@ -544,6 +552,26 @@ mod tests {
             "it counts from three seconds on"
         );
         assert!(matches!(till.delete(&control, 64_001, "c"), Charged::Yes(Some(_))));
+    }
+
+    #[test]
+    fn a_pod_that_its_status_ends_stays_counted_though_it_is_there() {
+        let control = control(&[("10m", 2)]);
+        let mut till = Till::default();
+        let ended = Removal { lasting: true, ..removal("a") };
+        let charge = |till: &mut Till, now: i64| till.at(&control, now, |windows| windows.charge(&ended).0);
+        let Charged::Yes(Some(stamp)) = charge(&mut till, 0) else { panic!("there is room") };
+        assert_eq!(charge(&mut till, 100), Charged::Yes(None), "the same request");
+        assert_eq!(till.status.rules[0].used, 1);
+        let lives_on = HashMap::from([("a".to_owned(), stamp.clone())]);
+        till.at(&control, 61_000, |windows| windows.sweep(|_| None, &lives_on));
+        assert_eq!((till.status.rules[0].used, till.status.pending.len()), (1, 0));
+        // Whoever charged it first may give it back, if another account refuses.
+        let tentative = Removal { tentative: true, ..ended.clone() };
+        let charged = till.at(&control, 62_000, |windows| windows.charge(&tentative).0);
+        let Charged::Yes(Some(stamp)) = charged else { panic!("there is room") };
+        assert!(till.at(&control, 62_100, |windows| windows.release("a", &stamp)));
+        assert_eq!(till.status.rules[0].used, 1);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Budgets: so many pods of an application stay available, whoever takes one down.
 //!
 //! A pod that is available (running, ready, not going, not marked as being upgraded or exempt) is lost by a deletion,
-//! an eviction, an update in place that restarts it, a readiness gate that somebody closes, a label
+//! an eviction, an update in place that restarts it, a readiness gate that somebody closes, a status by which somebody
+//! other than Kubernetes says that it has ended or is not ready, a label
 //! `unavailable-pod.kruise.io/…`, or the loss of the labels or the owner that a budget chose it by. Each costs one of
 //! what every `PodUnavailableBudget` that the pod belongs to allows.
 //! A pod that is not available costs nothing, and in a namespace that is terminating nothing does.

@@ -1,12 +1,13 @@
 //! Flow control: so many pods of the cluster go in a time, whoever removes them.
 //!
 //! A pod that has not ended and is not going already costs one of what every rule of every `PodDeletionFlowControl`
-//! allows that governs its namespace and does not white-list it. Nobody is asked how it would be missed: this is for
+//! allows that governs its namespace and does not white-list it; and so does one that somebody other than Kubernetes
+//! ends by writing its status: it is as good as deleted. Nobody is asked how it would be missed: this is for
 //! the day on which something deletes everything.
 
 use palisade_api::flow::Control;
 
-use crate::pod::PodState;
+use crate::pod::{Part, PodState, is_ended_by_status};
 use crate::review::{Action, Review, Subject, User};
 use crate::verdict::{Code, Finding, Found, Guard, Lift, Reason, Warning};
 use crate::world::{Throttled, Unknown};
@@ -19,11 +20,16 @@ pub(super) fn remover<'a>(
     subject: &Subject<'_>,
     review: &'a Review<'a>,
 ) -> Result<Option<&'a User<'a>>, Unknown> {
-    if !matches!(review.action, Action::Delete(_) | Action::Evict { .. }) {
-        return Ok(None);
-    }
     let unreadable =
         |error: crate::json::Malformed| Unknown::new("whether the pod has ended", error.to_string());
+    match &review.action {
+        Action::Delete(_) | Action::Evict { .. } => {}
+        Action::Update { pod, new, part: Part::Status } => {
+            let ended = is_ended_by_status(&pod.object, new, &review.user).map_err(unreadable)?;
+            return Ok(ended.then_some(&review.user));
+        }
+        _ => return Ok(None),
+    }
     let state = PodState::read(&subject.object).map_err(unreadable)?;
     Ok((!state.is_finished()).then_some(&review.user))
 }

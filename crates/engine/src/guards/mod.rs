@@ -86,6 +86,7 @@ async fn spend(
         },
         loss: loss.clone(),
         removed_by,
+        stays: matches!(review.action, Action::Update { .. }),
         expects: review.expects,
         is_read: matches!(review.action, Action::Evict { .. }),
     };

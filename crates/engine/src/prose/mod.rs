@@ -410,6 +410,9 @@ fn losing(loss: &Loss) -> String {
         Loss::Update(field) => format!("this changes {field}, which restarts it"),
         Loss::Resize(what) => format!("this resizes {what}, which restarts it"),
         Loss::Gate(gate) => format!("this closes its readiness gate {gate}"),
+        Loss::Phase(phase) if phase.is_empty() => "this takes its phase away".to_owned(),
+        Loss::Phase(phase) => format!("this sets its phase to {phase}"),
+        Loss::Unready => "this says that it is not ready".to_owned(),
         Loss::Parting => "this takes away the labels or the owner that it is chosen by".to_owned(),
         Loss::HotUpgrade(label) => format!("label {label} takes it out of service"),
     }

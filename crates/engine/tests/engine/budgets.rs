@@ -153,8 +153,13 @@ fn these_change_nothing_about_it(#[case] at: &str, #[case] to: Value) {
 #[case("/status/conditions/1/status", json!("False"), Part::Status, Some(Loss::Gate("example.com/lb".into())))]
 #[case("/status/conditions/1/status", json!("Unknown"), Part::Status, Some(Loss::Gate("example.com/lb".into())))]
 #[case("/status/conditions", json!([{"type": "Ready", "status": "True"}]), Part::Status, Some(Loss::Gate("example.com/lb".into())))]
-#[case("/status/conditions/0/status", json!("False"), Part::Status, None)]
-#[case("/status/phase", json!("Failed"), Part::Status, None)]
+#[case("/status/conditions/0/status", json!("False"), Part::Status, Some(Loss::Unready))]
+#[case("/status/conditions/0/status", json!("Unknown"), Part::Status, Some(Loss::Unready))]
+#[case("/status/conditions", json!([]), Part::Status, Some(Loss::Unready))]
+#[case("/status/phase", json!("Failed"), Part::Status, Some(Loss::Phase("Failed".into())))]
+#[case("/status/phase", json!("Succeeded"), Part::Status, Some(Loss::Phase("Succeeded".into())))]
+#[case("/status/phase", json!("Pending"), Part::Status, Some(Loss::Phase("Pending".into())))]
+#[case("/status/message", json!("x"), Part::Status, None)]
 fn which_updates_take_a_pod_down(
     #[case] at: &str,
     #[case] to: Value,
@@ -168,6 +173,12 @@ fn which_updates_take_a_pod_down(
 fn the_kubelet_says_how_things_are() {
     let closed = changed("/status/conditions/1/status", &json!("False"));
     assert_eq!(update_by(&pod(), &closed, Part::Status, &["system:nodes"]), None);
+    let failed = changed("/status/phase", &json!("Failed"));
+    assert_eq!(update_by(&pod(), &failed, Part::Status, &["system:nodes"]), None);
+    assert_eq!(
+        update_by(&pod(), &failed, Part::Status, &["system:masters"]),
+        Some(Loss::Phase("Failed".into()))
+    );
 }
 
 #[test]

@@ -134,6 +134,49 @@ fn every_pod_counts_that_is_not_going_and_has_not_ended(
     assert_eq!(world.removals.lock().unwrap().len(), usize::from(counts));
 }
 
+#[rstest]
+#[case("/status/phase", json!("Failed"), "jane", &[], true)]
+#[case("/status/phase", json!("Succeeded"), "jane", &["system:masters"], true)]
+#[case("/status/conditions/0/status", json!("False"), "jane", &[], true)]
+#[case("/status/conditions", json!([]), "jane", &[], true)]
+#[case("/status/message", json!("x"), "jane", &[], false)]
+#[case("/status/conditions/1/status", json!("False"), "jane", &[], false)]
+#[case("/status/phase", json!("Failed"), "system:node:a", &["system:nodes"], false)]
+#[case("/status/phase", json!("Failed"), "system:serviceaccount:kube-system:pod-garbage-collector", &[], false)]
+#[case("/status/conditions/0/status", json!("False"), "system:serviceaccount:kube-system:node-controller", &[], false)]
+#[case("/status/phase", json!("Failed"), "system:serviceaccount:shop:pod-garbage-collector", &[], true)]
+fn a_pod_that_is_ended_by_its_status_counts_unless_kubernetes_says_so(
+    #[case] at: &str,
+    #[case] to: Value,
+    #[case] user: &str,
+    #[case] groups: &[&str],
+    #[case] counts: bool,
+) {
+    let (old, new) = (pod().to_string(), changed(at, &to).to_string());
+    let action = Action::Update {
+        pod: subject(&old),
+        new: Object::parse(new.as_bytes()).unwrap(),
+        part: Part::Status,
+    };
+    let world = refusing(vec![Refused::Flow(throttled(1, 1, Some(60)))]);
+    let verdict = block_on(decide(&review(action, user, groups), &world, &settings()));
+    assert_eq!(verdict.code().map(Code::status), counts.then_some(429));
+}
+
+#[test]
+fn what_has_ended_does_not_end_again() {
+    let (old, new) =
+        (changed("/status/phase", &json!("Failed")), changed("/status/phase", &json!("Succeeded")));
+    let (old, new) = (old.to_string(), new.to_string());
+    let action = Action::Update {
+        pod: subject(&old),
+        new: Object::parse(new.as_bytes()).unwrap(),
+        part: Part::Status,
+    };
+    let world = refusing(vec![Refused::Flow(throttled(1, 1, Some(60)))]);
+    allowed(&block_on(decide(&review(action, "jane", &[]), &world, &settings())));
+}
+
 #[test]
 fn an_update_removes_nothing() {
     let (old, new) = (pod().to_string(), changed("/spec/containers/0/image", &json!("app:2")).to_string());

@@ -6,10 +6,10 @@ use palisade_testkit::wait_until;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, EVENTUALLY, Said, allowed, alone, denied, lifting, shared};
-use crate::pods::{delete, delete_all, evict, going, keep_from_evictions, pods, ready, workload};
+use crate::pods::{AS_KUBELET, delete, delete_all, evict, going, keep_from_evictions, pods, ready, workload};
 
 /// Longer than a reservation is held in vain.
-const EXPIRED: Duration = Duration::from_secs(32);
+const EXPIRED: Duration = Duration::from_secs(100);
 
 async fn budget(cluster: &Cluster, ns: &str, name: &str, spec: &str) {
     cluster
@@ -412,12 +412,9 @@ fn a_scale_down_of_a_stateful_set_is_not_held_up_by_another_of_its_pods() {
         workload(cluster, ns, "StatefulSet", 3).await;
         budget(cluster, ns, "web", &format!("{SELECTED}, maxUnavailable: 0")).await;
         let down = r#"{"status":{"conditions":[{"type":"Ready","status":"False"}]}}"#;
-        assert!(
-            cluster
-                .kubectl_with(["patch", "pod", "web-0", "-n", ns, "--subresource=status", "-p", down], "")
-                .await
-                .ok
-        );
+        let mut words = vec!["patch", "pod", "web-0", "-n", ns, "--subresource=status", "-p", down];
+        words.extend(AS_KUBELET);
+        assert!(cluster.kubectl_with(words, "").await.ok);
         numbers(cluster, ns, "web", (0, 2, 3, 3)).await;
         cluster.must(&format!("scale statefulset web -n {ns} --replicas=2")).await;
         // Terminating or gone: it is there for no more than its grace period.

@@ -6,6 +6,10 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, Said};
 
+/// As whom a kubelet writes.
+pub(crate) const AS_KUBELET: [&str; 3] =
+    ["--as=node", "--as-group=system:nodes", "--as-group=system:masters"];
+
 /// Running pods that nobody owns: p0, p1, …
 pub(crate) async fn pods(cluster: &Cluster, ns: &str, count: usize, spec: &str) {
     let mut manifest = String::new();

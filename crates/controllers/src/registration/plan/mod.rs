@@ -638,7 +638,11 @@ pub(super) mod tests {
             asks(&find(&some, "flow-0").unwrap()),
             pair("/admit/flow", "metadata.name NotIn palisade-system; tier In prod")
         );
-        assert_eq!(find(&some, "flow-0").unwrap().rules.unwrap().len(), 2, "deletions and evictions");
+        assert_eq!(
+            find(&some, "flow-0").unwrap().rules.unwrap().len(),
+            3,
+            "deletions, evictions and statuses"
+        );
         assert!(find(&some, "flow").is_none());
         assert_eq!(
             asks(&find(&some, "eviction").unwrap()),

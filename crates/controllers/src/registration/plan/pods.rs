@@ -90,7 +90,10 @@ impl Wanted<'_> {
             of_pods(
                 "pod-status",
                 &[rule("UPDATE", "", "pods/status")],
-                ("closing", cel!("{} && ({} || {})", not_terminating(), parting, closing)),
+                (
+                    "closing",
+                    cel!("{} && ({} || {} || {})", not_terminating(), parting, closing, ended_by_status()),
+                ),
             ),
         ]
     }
@@ -116,11 +119,18 @@ impl Wanted<'_> {
                          && oldObject.status.phase in ['Succeeded', 'Failed'])"
                     )
                     .condition("unfinished"),
+                    cel!(
+                        "request.operation != 'UPDATE' || {} && {}",
+                        not_terminating(),
+                        ended_by_status()
+                    )
+                    .condition("ending"),
                 ]),
                 ..self.webhook_at(name, "/admit/flow")
             }
         };
-        let (deletion, eviction) = (rule("DELETE", "", "pods"), rule("CREATE", "", "pods/eviction"));
+        let (deletion, status) = (rule("DELETE", "", "pods"), rule("UPDATE", "", "pods/status"));
+        let eviction = rule("CREATE", "", "pods/eviction");
         let own = requirement(NAMESPACE_NAME, "NotIn", &[self.own_namespace.to_owned()]);
         let mut webhooks = vec![declared];
         match self.flow {
@@ -133,17 +143,46 @@ impl Wanted<'_> {
                     );
                 }
                 let elsewhere = selector(&[requirement(NAMESPACE_NAME, "NotIn", &elsewhere)]);
-                webhooks.push(of_pods(FLOW, &[deletion], elsewhere));
+                webhooks.push(of_pods(FLOW, &[deletion, status], elsewhere));
             }
             Some(Governed::Selected(rules)) => {
                 webhooks.extend(rules.iter().enumerate().map(|(number, rule)| {
                     let mut requirements = vec![own.clone()];
                     requirements.extend(rule.expressions().iter().map(as_requirement));
-                    let (name, rules) = (format!("{FLOW}-{number}"), [deletion.clone(), eviction.clone()]);
-                    of_pods(&name, &rules, selector(&requirements))
+                    let rules = [deletion.clone(), status.clone(), eviction.clone()];
+                    of_pods(&format!("{FLOW}-{number}"), &rules, selector(&requirements))
                 }));
             }
         }
         webhooks
     }
+}
+
+/// A status by which somebody other than Kubernetes says that a pod has another phase, or is not ready any more. Whether
+/// that takes it down is for the guards to decide.
+fn ended_by_status() -> Expression {
+    let ready = |object: Expression| {
+        cel!(
+            "(has({}.status) && has({}.status.conditions) \
+             && {}.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True'))",
+            object,
+            object,
+            object
+        )
+    };
+    let phase = |object: Expression| {
+        cel!("(has({}.status) && has({}.status.phase) ? {}.status.phase : '')", object, object, object)
+    };
+    let (old, new) = (|| cel!("oldObject"), || cel!("object"));
+    cel!(
+        "(!(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) \
+         && !request.userInfo.username.startsWith('system:serviceaccount:kube-system:') \
+         && !(request.userInfo.username in \
+         ['system:kube-controller-manager', 'system:kube-scheduler', 'system:cloud-controller-manager']) \
+         && ({} != {} || {} && !{}))",
+        phase(old()),
+        phase(new()),
+        ready(old()),
+        ready(new())
+    )
 }
