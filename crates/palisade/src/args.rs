@@ -110,6 +110,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]
     pub(crate) failure_policy: FailurePolicyArg,
 
+    /// How long the loss of a pod that was admitted counts while nobody sees it happen. Another webhook may hold it up for
+    /// as long as the API server lets a request go on: no shorter than that, which is its --request-timeout.
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub(crate) reservation_expiry: SignedDuration,
+
     /// How long to go on answering after SIGTERM, while the Service's endpoints are updated.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(crate) drain: SignedDuration,

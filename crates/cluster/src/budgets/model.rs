@@ -21,8 +21,8 @@ use crate::feed::Fed;
 const REPLICAS: usize = 3;
 const WANTED: usize = 6;
 /// When a reservation's pod is asked after, and the longest that anything takes from question to effect.
-const EXPIRY: i64 = 20;
-const LONGEST: i64 = 14;
+const EXPIRY: i64 = 60;
+const LONGEST: i64 = 55;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

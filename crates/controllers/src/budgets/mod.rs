@@ -28,9 +28,6 @@ const TICK: Duration = Duration::from_secs(1);
 const CALL: Duration = Duration::from_secs(5);
 /// A look without a reason, should a watch have missed something.
 const ROUND: Duration = Duration::from_secs(30);
-/// After this long a reservation's pod is asked after. With the time that a new leader needs, it is below the 30
-/// seconds in which nothing may be held in vain, and above what other webhooks may take to refuse it.
-const EXPIRY: Duration = Duration::from_secs(20);
 /// A status that has seen more than there is after this long comes from another life of the cluster: a backup.
 const FORESIGHT: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 8;
@@ -40,6 +37,8 @@ const AT_ONCE: usize = 8;
 pub struct Inputs {
     pub leadership: watch::Receiver<Leadership>,
     pub carried: watch::Receiver<Carried>,
+    /// After this long a reservation's pod is asked after. No request that was admitted goes on for longer.
+    pub expiry: Duration,
 }
 
 /// Keeps the status of all budgets while leading. Never ends.
@@ -47,6 +46,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
     let index = budgets.index().clone();
     let mut keeper = Keeper {
         accounts: budgets,
+        expiry: inputs.expiry,
         since: HashMap::new(),
         foreseen: HashMap::new(),
         written: HashMap::new(),
@@ -87,6 +87,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
 
 struct Keeper {
     accounts: Arc<Budgets>,
+    expiry: Duration,
     /// Since when each reservation has been seen: by budget, pod, and the time that it was made.
     since: HashMap<(Key, String, String), Instant>,
     /// Since when a status knows more than we do.
@@ -105,7 +106,7 @@ impl Keeper {
                 let made = status.reserved_at.get(uid).cloned().unwrap_or_default();
                 let id = (known.key.clone(), uid.clone(), made);
                 let since = self.since.get(&id).copied().unwrap_or_else(Instant::now);
-                if since.elapsed() >= EXPIRY {
+                if since.elapsed() >= self.expiry {
                     due.entry(known.key.clone()).or_default().insert(uid.clone());
                 }
                 there.insert(id, since);

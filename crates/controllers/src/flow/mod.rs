@@ -27,9 +27,6 @@ use crate::registration::Carried;
 
 const TICK: Duration = Duration::from_secs(1);
 const CALL: Duration = Duration::from_secs(10);
-/// After this long a pod is asked after whose deletion nobody has seen. With the time that a new leader needs, it is
-/// below the 30 seconds in which nothing may be held in vain, and above what other webhooks may take to refuse it.
-const EXPIRY: Duration = Duration::from_secs(20);
 const AT_ONCE: usize = 8;
 /// How often in a row somebody else may be faster.
 const CONFLICTS: usize = 5;
@@ -39,6 +36,9 @@ const CONFLICTS: usize = 5;
 pub struct Inputs {
     pub leadership: watch::Receiver<Leadership>,
     pub carried: watch::Receiver<Carried>,
+    /// After this long a pod is asked after whose deletion nobody has seen. No request that was admitted goes on for
+    /// longer.
+    pub expiry: Duration,
 }
 
 /// What is told to whoever counts.
@@ -58,7 +58,7 @@ pub async fn keep_status(
     count: impl Fn(Tripped) + Send + Sync,
 ) {
     let mut specs = flows.specs();
-    let mut keeper = Keeper { client, flows, since: HashMap::new(), count };
+    let mut keeper = Keeper { client, flows, expiry: inputs.expiry, since: HashMap::new(), count };
     loop {
         tokio::select! {
             () = sleep(TICK) => {}
@@ -79,6 +79,7 @@ pub async fn keep_status(
 struct Keeper<C> {
     client: Client,
     flows: Arc<Flows>,
+    expiry: Duration,
     /// Since when each pending deletion has been seen: by control, pod, and the stamp that it was counted with.
     since: HashMap<(String, String, String), Instant>,
     count: C,
@@ -116,7 +117,7 @@ impl<C: Fn(Tripped) + Send + Sync> Keeper<C> {
             for (uid, pending) in &known.status.pending {
                 let id = (known.name.clone(), uid.clone(), pending.stamp.to_string());
                 let since = self.since.get(&id).copied().unwrap_or_else(Instant::now);
-                if since.elapsed() >= EXPIRY {
+                if since.elapsed() >= self.expiry {
                     due.push((known.name.clone(), uid.clone(), pending.clone()));
                 }
                 there.insert(id, since);

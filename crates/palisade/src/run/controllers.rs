@@ -174,16 +174,17 @@ impl Controllers {
             ));
         }
         let Ledger { budgets, flows } = &**ledger;
+        let expiry = args.reservation_expiry.unsigned_abs();
         tokio::spawn(budgets::keep_status(
             budgets.clone(),
-            budgets::Inputs { leadership: leadership.clone(), carried: carried.clone() },
+            budgets::Inputs { leadership: leadership.clone(), carried: carried.clone(), expiry },
         ));
         if gates.pod_deletion_flow_control {
             tokio::spawn(watch_departures(client.clone(), flows.clone(), leading(leadership.clone())));
             tokio::spawn(flow::keep_status(
                 client.clone(),
                 flows.clone(),
-                flow::Inputs { leadership: leadership.clone(), carried: carried.clone() },
+                flow::Inputs { leadership: leadership.clone(), carried: carried.clone(), expiry },
                 {
                     let metrics = metrics.clone();
                     move |tripped| match tripped {

@@ -20,9 +20,11 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) const EVENTUALLY: Duration = Duration::from_secs(30);
 
 /// What every replica is started with.
-const ARGS: [&str; 6] = [
+const ARGS: [&str; 7] = [
     "--watchdog=10s",
     "--drain=2s",
+    // Longer than a webhook may take, and no longer than tests want to wait.
+    "--reservation-expiry=35s",
     "--enable-etcd-components-webhook",
     "--reconciler-service-account=system:serviceaccount:garden:etcd-druid",
     "--etcd-components-webhook-exempt-service-accounts=system:serviceaccount:kube-system:generic-garbage-collector,system:serviceaccount:garden:care",

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, EVENTUALLY, Said, allowed, alone, denied, lifting,
 use crate::pods::{delete, delete_all, evict, going, keep_from_evictions, pods, ready, workload};
 
 /// Longer than a slot is held in vain.
-const EXPIRED: Duration = Duration::from_secs(32);
+const EXPIRED: Duration = Duration::from_secs(100);
 
 /// A flow control for one namespace, called like it.
 async fn control(cluster: &Cluster, ns: &str, spec: &str) {
