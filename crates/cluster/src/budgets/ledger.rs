@@ -197,10 +197,13 @@ impl Budgets {
         let target_found = match &budget.pods {
             Chosen::Selected(_) => None,
             Chosen::Of(target) => {
-                let workloads = self.lookup.index.workloads();
-                let find = || workloads.find(&known.key.namespace, &target.group, &target.kind, &target.name);
-                // Whoever wants pods is there; the others are looked for among all.
-                Some(census.total > 0 || find().is_some())
+                let namespace = &known.key.namespace;
+                let is_watched = || {
+                    let workloads = self.lookup.index.workloads();
+                    workloads.find(namespace, &target.group, &target.kind, &target.name).is_some()
+                };
+                // Whoever wants pods is there; the others are looked for among all, or asked for if nobody watches them.
+                Some(census.total > 0 || is_watched() || self.lookup.finds(namespace, target).await?)
             }
         };
         Ok(Observed { status, target_found })

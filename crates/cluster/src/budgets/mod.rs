@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
-use palisade_api::budget::{self, Budget, Status};
+use palisade_api::budget::{self, Budget, Chosen, Status};
 use palisade_engine::json::Malformed;
 use tokio::sync::{Notify, watch};
 
@@ -205,6 +205,38 @@ impl Index {
         let is_new = lock(&self.kinds).insert(kind);
         if is_new {
             self.kinds_changed.notify_one();
+        }
+    }
+
+    /// The kinds that budgets are for, that pods in namespaces with budgets have for owners, and these in turn.
+    fn kinds_in_use(&self) -> HashSet<KindKey> {
+        let namespaces: Vec<String> = read(&self.budgets).keys().cloned().collect();
+        let kind = |controller: &Controller| (controller.group.clone(), controller.kind.clone());
+        let mut in_use = HashSet::new();
+        {
+            let pods = self.pods();
+            let owners = namespaces.iter().filter_map(|namespace| pods.of_namespace(namespace));
+            let owners = owners.flat_map(HashMap::values).filter_map(|pod| pod.controller.as_deref());
+            let mut seen: HashSet<*const Controller> = HashSet::new();
+            in_use.extend(owners.filter(|owner| seen.insert(std::ptr::from_ref(*owner))).map(kind));
+        }
+        in_use.extend(self.workloads().controllers().map(kind));
+        let targets = self.budgets().into_iter().filter_map(|known| match &known.budget {
+            Ok(Budget { pods: Chosen::Of(target), .. }) => {
+                Some((target.group.as_str().into(), target.kind.as_str().into()))
+            }
+            _ => None,
+        });
+        in_use.extend(targets);
+        in_use
+    }
+
+    /// Stops to want kinds that nothing has for an owner.
+    fn drop_kinds(&self, unused: &HashSet<KindKey>) {
+        lock(&self.kinds).retain(|kind| !unused.contains(kind));
+        let mut workloads = self.write_workloads();
+        for kind in unused {
+            workloads.forget(kind);
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! A watch of workloads may not have seen an owner yet, or there may be none for its kind. Then it is asked for by
 //! name; a uid that is gone stays gone, and is remembered.
+//!
+//! Anybody who writes a pod may name an owner of any kind. Only kinds that say how many pods they want are watched; of
+//! all others nothing but the metadata is ever read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kube::Client;
+use palisade_api::budget::Target;
 use palisade_api::labels::{LabelRule, LabelSelector};
 use palisade_engine::{Answer, Object, Pairs, Unknown};
 use serde_json::Value;
@@ -27,6 +31,8 @@ use crate::sync::{self, lock};
 const CALL: Duration = Duration::from_secs(3);
 /// How long an owner that was asked about is taken to be as it was.
 const OWNER_FRESH: Duration = Duration::from_secs(1);
+/// The same where there is no watch to tell soon.
+const UNWATCHED_FRESH: Duration = Duration::from_secs(3);
 /// More uids than that are not remembered to be gone.
 const GONE_REMEMBERED: usize = 100_000;
 
@@ -65,14 +71,6 @@ impl Lookup {
 
     /// An owner, asked for by name: `None` if it is gone.
     async fn owner(&self, namespace: &str, owner: &Controller) -> Answer<Option<Workload>> {
-        let asked_before = lock(&self.index.asked).get(&owner.uid).cloned();
-        if let Some((known, at)) = asked_before
-            && (known.is_none() || at.elapsed() < OWNER_FRESH)
-        {
-            return Ok(known);
-        }
-        let kind = (owner.group.clone(), owner.kind.clone());
-        self.index.want_kind(kind.clone());
         let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
         let served = sync::peek(&self.discovery, |discovery| {
             discovery.as_ref().map(|discovery| discovery.find(&owner.group, &owner.kind).cloned())
@@ -80,10 +78,25 @@ impl Lookup {
         let Some(served) = served else {
             return Err(unknown("it is not known yet what is served".to_owned()));
         };
+        let watched = served.as_ref().is_some_and(is_workload);
+        let fresh = if watched { OWNER_FRESH } else { UNWATCHED_FRESH };
+        let asked_before = lock(&self.index.asked).get(&owner.uid).cloned();
+        if let Some((known, at)) = asked_before
+            && (known.is_none() || at.elapsed() < fresh)
+        {
+            return Ok(known);
+        }
         let Some(served) = served else { return self.unserved(namespace, owner).await.map_err(unknown) };
-        let scale = scale_of(&self.client, &served).await.map_err(unknown)?;
+        let kind = (owner.group.clone(), owner.kind.clone());
+        let scale = if watched {
+            self.index.want_kind(kind.clone());
+            scale_of(&self.client, &served).await.map_err(unknown)?
+        } else {
+            Scale(None)
+        };
         let path = served.path(Some(namespace));
-        let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);
+        let detail = if scale.0.is_some() { Detail::Whole } else { Detail::Metadata };
+        let asked = read_named(&self.client, &path, &owner.name, detail);
         let found = match timeout(CALL, asked).await {
             Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
             // Also a path that is not served yet.
@@ -122,6 +135,25 @@ impl Lookup {
         Ok(found)
     }
 
+    /// Whether there is an object of a kind that is not watched.
+    pub(super) async fn finds(&self, namespace: &str, target: &Target) -> Answer<bool> {
+        let unknown =
+            |why: String| Unknown::new(format!("whether {} {} is there", target.kind, target.name), why);
+        let served = sync::peek(&self.discovery, |discovery| {
+            discovery.as_ref().and_then(|all| all.find(&target.group, &target.kind).cloned())
+        });
+        let Some(served) = served.filter(|served| served.namespaced && !is_workload(served)) else {
+            return Ok(false);
+        };
+        let path = served.path(Some(namespace));
+        match timeout(CALL, read_named(&self.client, &path, &target.name, Detail::Metadata)).await {
+            Err(_) => Err(unknown("the API server did not answer in time".to_owned())),
+            Ok(Err(why)) if why.code == 404 => Ok(false),
+            Ok(Err(why)) => Err(unknown(why.text)),
+            Ok(Ok(found)) => Ok(found.is_some()),
+        }
+    }
+
     /// Whether a controller would go on taking a pod with these labels for one of its own.
     pub(super) async fn keeps(
         &self,
@@ -134,7 +166,7 @@ impl Lookup {
         let served = sync::peek(&self.discovery, |discovery| {
             discovery.as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned())
         });
-        let Some(served) = served else { return Ok(true) };
+        let Some(served) = served.filter(is_workload) else { return Ok(true) };
         let path = served.path(Some(namespace));
         let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);
         let object = match timeout(CALL, asked).await {
@@ -152,6 +184,11 @@ impl Lookup {
             Some(Err(_)) | None => true,
         })
     }
+}
+
+/// Whether objects of a kind may say how many pods they want, or are known to own pods.
+pub(crate) fn is_workload(served: &Served) -> bool {
+    served.scalable || Scale::known(&served.group, &served.kind).is_some()
 }
 
 /// One that says nothing about how many pods it wants.

@@ -1,20 +1,20 @@
 //! What keeps the index: a watch of budgets always, of pods and workloads while there are budgets.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, ResourceExt};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, interval, sleep};
 
-use crate::budgets::owners::scale_of;
+use crate::budgets::owners::{is_workload, scale_of};
 use crate::budgets::workloads::Scale;
 use crate::budgets::{Index, KindKey, Known, budget_resource};
 use crate::discovery::{Discovery, served_otherwise, watchable};
-use crate::feed::{Fed, feed, list};
+use crate::feed::{Broken, Fed, Source, feed, follow, list};
 use crate::live::{WHOLE, segment};
 use crate::objects::{Change, watch_objects};
 use crate::sync::{self, lock, read, write};
@@ -25,6 +25,8 @@ pub(crate) const ALWAYS_WATCHED: &[(&str, &str)] =
 
 /// How long the watches outlive the last budget: whoever replaces one deletes it first.
 const LINGER: Duration = Duration::from_secs(60);
+/// How often it is looked whether a kind is still needed. Its watch ends when it was not, twice in a row.
+const TIDY: Duration = Duration::from_secs(15);
 
 /// Watches budgets, for ever.
 pub async fn watch_budgets(client: Client, index: Arc<Index>) {
@@ -180,16 +182,43 @@ async fn feed_all(client: &Client, index: &Arc<Index>, discovery: watch::Receive
         })
         .await;
     });
-    let mut fed: HashSet<KindKey> = HashSet::new();
+    let mut fed: HashMap<KindKey, (AbortHandle, oneshot::Receiver<()>)> = HashMap::new();
+    let mut unused: HashSet<KindKey> = HashSet::new();
+    let mut tidy = interval(TIDY);
     loop {
         let changed = index.kinds_changed.notified();
         let kinds: Vec<KindKey> =
-            lock(&index.kinds).iter().filter(|kind| !fed.contains(*kind)).cloned().collect();
+            lock(&index.kinds).iter().filter(|kind| !fed.contains_key(*kind)).cloned().collect();
         for kind in kinds {
-            fed.insert(kind.clone());
-            feeds.spawn(feed_kind(client.clone(), index.clone(), discovery.clone(), kind));
+            tracing::info!(group = &*kind.0, kind = &*kind.1, "watching workloads");
+            let feeding = feed_kind(client.clone(), index.clone(), discovery.clone(), kind.clone());
+            let (running, ended) = oneshot::channel();
+            let handle = feeds.spawn(async move {
+                let _running: oneshot::Sender<()> = running;
+                feeding.await;
+            });
+            fed.insert(kind, (handle, ended));
         }
-        changed.await;
+        tokio::select! {
+            () = changed => {}
+            _ = tidy.tick() => {
+                let in_use = index.kinds_in_use();
+                let always = |kind: &KindKey| ALWAYS_WATCHED.contains(&(&*kind.0, &*kind.1));
+                let now: HashSet<KindKey> =
+                    fed.keys().filter(|kind| !always(kind) && !in_use.contains(*kind)).cloned().collect();
+                let over: HashSet<KindKey> = unused.intersection(&now).cloned().collect();
+                for (handle, ended) in over.iter().filter_map(|kind| fed.remove(kind)) {
+                    handle.abort();
+                    // Nothing is sent: it ends with the task, and only then nothing more is written by it.
+                    let _ = ended.await;
+                }
+                for (group, kind) in &over {
+                    tracing::info!(%group, %kind, "no longer watching workloads: no pod under a budget has them for owners");
+                }
+                index.drop_kinds(&over);
+                unused = now;
+            }
+        }
     }
 }
 
@@ -201,7 +230,7 @@ async fn feed_kind(
     kind: KindKey,
 ) {
     loop {
-        let Some(served) = watchable(&discovery, &kind.0, &kind.1) else {
+        let Some(served) = watchable(&discovery, &kind.0, &kind.1).filter(is_workload) else {
             if discovery.changed().await.is_err() {
                 return;
             }
@@ -217,14 +246,79 @@ async fn feed_kind(
             }
         };
         let path = served.path(None);
-        let feeding = feed(&client, &path, &[], |fed| {
+        let source = Source { client: &client, path: &path, query: &[], metadata_only: scale.0.is_none() };
+        let feeding = follow(&source, |fed| {
             let mut touched = HashSet::new();
-            index.write_workloads().take(&fed, &kind, &scale, &mut touched);
+            let mut take = |fed: Fed<'_>| index.write_workloads().take(&fed, &kind, &scale, &mut touched);
+            match fed {
+                Ok(fed) => take(fed),
+                Err(Broken::NotServed) => {
+                    take(Fed::Begin);
+                    take(Fed::Complete(0));
+                }
+                // What was seen last holds on.
+                Err(broken) => return tracing::warn!(path, why = %broken, "watching workloads"),
+            }
             index.touch_all(touched);
         });
         tokio::select! {
             () = feeding => {}
             () = served_otherwise(&mut discovery, &served) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use palisade_engine::Object;
+    use serde_json::{Value, json};
+
+    fn kind(group: &str, kind: &str) -> KindKey {
+        (group.into(), kind.into())
+    }
+
+    fn pod(namespace: &str, name: &str, owner: (&str, &str)) -> Value {
+        json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "5",
+            "ownerReferences": [{"apiVersion": owner.0, "kind": owner.1, "name": "x", "uid": "x", "controller": true}]}})
+    }
+
+    fn take_pod(index: &Index, pod: &Value) {
+        let text = pod.to_string();
+        let object = Object::parse(text.as_bytes()).unwrap();
+        index.write_pods().take(&Fed::Applied(&object), &mut HashSet::new());
+    }
+
+    #[test]
+    fn kinds_are_in_use_while_a_pod_under_a_budget_has_one_for_an_owner() {
+        let index = Index::default();
+        index.replace_budgets(BTreeMap::from([("shop".to_owned(), BTreeMap::new())]));
+        take_pod(&index, &pod("shop", "a", ("example.com/v1", "Herd")));
+        take_pod(&index, &pod("elsewhere", "b", ("example.com/v1", "Flock")));
+        assert_eq!(index.kinds_in_use(), HashSet::from([kind("example.com", "Herd")]));
+        let herd = json!({"metadata": {"name": "x", "namespace": "shop", "uid": "x", "resourceVersion": "1",
+            "ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Farm", "name": "y", "uid": "y", "controller": true}]}});
+        let text = herd.to_string();
+        let fed = Fed::Applied(&Object::parse(text.as_bytes()).unwrap());
+        index.write_workloads().take(&fed, &kind("example.com", "Herd"), &Scale(None), &mut HashSet::new());
+        let both = HashSet::from([kind("example.com", "Herd"), kind("example.com", "Farm")]);
+        assert_eq!(index.kinds_in_use(), both, "and the owner's owner");
+
+        index.want_kind(kind("example.com", "Herd"));
+        index.drop_kinds(&HashSet::from([kind("example.com", "Herd")]));
+        assert!(!lock(&index.kinds).contains(&kind("example.com", "Herd")));
+        assert_eq!(index.workloads().count(), 0);
+    }
+
+    #[test]
+    fn only_workloads_are_watched() {
+        use crate::discovery::Served;
+        let served = |group: &str, kind: &str, scalable: bool| {
+            is_workload(&Served { scalable, ..Served::new(group, "v1", kind, "x", true) })
+        };
+        assert!(served("example.com", "Herd", true));
+        assert!(served("batch", "Job", false) && served("apps", "DaemonSet", false));
+        assert!(!served("", "Secret", false) && !served("", "ConfigMap", false));
+        assert!(!served("example.com", "Herd", false));
     }
 }

@@ -189,6 +189,18 @@ impl Workloads {
         })
     }
 
+    /// Whom workloads name as their controllers.
+    pub(crate) fn controllers(&self) -> impl Iterator<Item = &Controller> {
+        self.by_uid.values().filter_map(|(workload, ..)| workload.controller.as_deref())
+    }
+
+    /// Lets go of all workloads of a kind that nobody watches any more.
+    pub(crate) fn forget(&mut self, kind: &KindKey) {
+        self.by_uid.retain(|_, (_, of_kind, _)| of_kind != kind);
+        self.rounds.remove(kind);
+        self.listed.remove(kind);
+    }
+
     pub fn is_listed(&self, kind: &KindKey) -> bool {
         self.listed.contains(kind)
     }

@@ -31,4 +31,5 @@ mod registration;
 mod server;
 mod standstill;
 mod uninstall;
+mod watches;
 mod why;
