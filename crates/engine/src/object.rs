@@ -55,8 +55,13 @@ pub struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 /// Whether a guard or a controller reads an annotation.
 fn is_read(annotation: &str) -> bool {
-    matches!(annotation, marks::DISABLE_CASCADING_DELETION | budget::NO_PROTECT | generate::GENERATED_FOR)
-        || generate::KEYS.contains(&annotation)
+    matches!(
+        annotation,
+        marks::DISABLE_CASCADING_DELETION
+            | budget::NO_PROTECT
+            | budget::MIN_UNAVAILABLE
+            | generate::GENERATED_FOR
+    ) || generate::KEYS.contains(&annotation)
 }
 
 impl<'a> Object<'a> {

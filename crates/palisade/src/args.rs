@@ -110,6 +110,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]
     pub(crate) failure_policy: FailurePolicyArg,
 
+    /// How many pods a budget lets go at least that was generated from annotations, whatever they say: whoever writes an
+    /// annotation needs no right to write budgets.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) generated_budget_min_unavailable: u32,
+
     /// How long the loss of a pod that was admitted counts while nobody sees it happen. Another webhook may hold it up for
     /// as long as the API server lets a request go on: no shorter than that, which is its --request-timeout.
     #[arg(long, value_name = "DURATION", default_value = "60s")]

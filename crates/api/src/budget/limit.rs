@@ -63,6 +63,17 @@ impl Limit {
             Self::MinAvailable(amount) => amount.of(total).min(total),
         }
     }
+
+    /// A limit that lets at least so many of `total` pods go: this one, if it does.
+    #[must_use]
+    pub fn letting_go(self, least: u32, total: i64) -> Self {
+        let lets_go = total.max(0) - self.desired(total);
+        if lets_go >= i64::from(least).min(total.max(0)) {
+            self
+        } else {
+            Self::MaxUnavailable(Amount::Number(least))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +84,23 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::json;
+
+    #[rstest]
+    #[case(MaxUnavailable(Number(0)), 5, MaxUnavailable(Number(1)))]
+    #[case(MaxUnavailable(Percent(0)), 5, MaxUnavailable(Number(1)))]
+    #[case(MinAvailable(Percent(100)), 5, MaxUnavailable(Number(1)))]
+    #[case(MinAvailable(Number(5)), 5, MaxUnavailable(Number(1)))]
+    #[case(MinAvailable(Number(9)), 5, MaxUnavailable(Number(1)))]
+    #[case(MinAvailable(Percent(81)), 5, MaxUnavailable(Number(1)))]
+    #[case(MaxUnavailable(Percent(50)), 1, MaxUnavailable(Number(1)))]
+    #[case(MaxUnavailable(Percent(1)), 5, MaxUnavailable(Percent(1)))]
+    #[case(MinAvailable(Percent(80)), 5, MinAvailable(Percent(80)))]
+    #[case(MinAvailable(Number(4)), 5, MinAvailable(Number(4)))]
+    #[case(MaxUnavailable(Number(0)), 0, MaxUnavailable(Number(0)))]
+    fn at_least_one_may_go(#[case] limit: Limit, #[case] total: i64, #[case] expected: Limit) {
+        assert_eq!(limit.letting_go(1, total), expected);
+        assert_eq!(limit.letting_go(0, total), limit, "without a bound");
+    }
 
     #[rstest]
     #[case(MaxUnavailable(Number(5)), 20, 15)]

@@ -30,6 +30,8 @@ pub const PLURAL: &str = "podunavailablebudgets";
 
 /// A label with this prefix says that its pod is being upgraded by hand, and so not available.
 pub const UNAVAILABLE_PREFIX: &str = "unavailable-pod.kruise.io/";
+/// An annotation on a budget that nobody with a right to write one wrote: how many pods it lets go at least.
+pub const MIN_UNAVAILABLE: &str = "palisade.dev/min-unavailable";
 /// An annotation on a pod: with the value `true`, no budget counts it.
 pub const NO_PROTECT: &str = "pub.kruise.io/no-protect";
 
@@ -38,6 +40,8 @@ pub const NO_PROTECT: &str = "pub.kruise.io/no-protect";
 pub struct Budget {
     pub pods: Chosen,
     pub limit: Limit,
+    /// How many it lets go at least, whatever its limit says.
+    min_unavailable: u32,
 }
 
 /// Whose pods a budget is for.
@@ -91,7 +95,19 @@ impl Budget {
                 );
             }
         };
-        Ok(Self { pods, limit })
+        Ok(Self { pods, limit, min_unavailable: 0 })
+    }
+
+    /// The same, with what its annotation [`MIN_UNAVAILABLE`] says. What can't be read says nothing.
+    #[must_use]
+    pub fn bounded_by(self, annotation: Option<&str>) -> Self {
+        let min_unavailable = annotation.and_then(|text| text.parse().ok()).unwrap_or_default();
+        Self { min_unavailable, ..self }
+    }
+
+    /// How many of `total` wanted pods must stay available.
+    pub fn desired(&self, total: i64) -> i64 {
+        self.limit.letting_go(self.min_unavailable, total).desired(total)
     }
 }
 

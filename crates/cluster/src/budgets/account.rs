@@ -68,7 +68,7 @@ impl<'a> Balance<'a> {
         for (_, &number) in census.available.iter().filter(|(uid, _)| !status.reserves(uid)) {
             available[number] += 1;
         }
-        Self { census, available, desired: budget.limit.desired(census.total) }
+        Self { census, available, desired: budget.desired(census.total) }
     }
 
     /// How many of those that are wanted may be lost.

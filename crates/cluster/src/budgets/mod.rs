@@ -68,7 +68,9 @@ impl Known {
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation,
             resource_version: object.resource_version().unwrap_or_default(),
-            budget: Budget::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)),
+            budget: Budget::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)).map(|budget| {
+                budget.bounded_by(object.annotations().get(budget::MIN_UNAVAILABLE).map(String::as_str))
+            }),
             status: status_of(object),
         }
     }

@@ -330,7 +330,7 @@ impl Cluster {
     }
 
     fn desired(&self) -> i64 {
-        self.budget.limit.desired(i64::try_from(WANTED).unwrap())
+        self.budget.desired(i64::try_from(WANTED).unwrap())
     }
 
     fn act(&mut self, (action, pick, flag): (u8, usize, bool)) {

@@ -108,6 +108,8 @@ impl State {
 
 struct Shared {
     client: Client,
+    /// How many pods a budget lets go at least.
+    min_unavailable: u32,
     /// Told of every write.
     wrote: Wrote,
     state: Mutex<State>,
@@ -150,6 +152,7 @@ pub async fn keep(
     client: Client,
     mut leading: watch::Receiver<bool>,
     discovery: watch::Receiver<Option<Discovery>>,
+    min_unavailable: u32,
     wrote: Wrote,
 ) {
     loop {
@@ -157,15 +160,21 @@ pub async fn keep(
             return;
         }
         tokio::select! {
-            () = lead(client.clone(), discovery.clone(), wrote.clone()) => {}
+            () = lead(client.clone(), discovery.clone(), min_unavailable, wrote.clone()) => {}
             _ = leading.wait_for(|leading| !leading) => {}
         }
     }
 }
 
 /// Watches and writes. Never ends; what it started ends with it.
-async fn lead(client: Client, discovery: watch::Receiver<Option<Discovery>>, wrote: Wrote) {
-    let shared = Arc::new(Shared { client, wrote, state: Mutex::default(), queued: Notify::new() });
+async fn lead(
+    client: Client,
+    discovery: watch::Receiver<Option<Discovery>>,
+    min_unavailable: u32,
+    wrote: Wrote,
+) {
+    let shared =
+        Arc::new(Shared { client, min_unavailable, wrote, state: Mutex::default(), queued: Notify::new() });
     shared.state().waiting.extend([NAMESPACES, "pub", "pdb"].map(str::to_owned));
     let mut feeds = JoinSet::new();
     feeds.spawn(watch_namespaces(shared.clone()));
@@ -276,7 +285,12 @@ async fn keep_one(about: &Said<'_>, number: usize) -> kube::Result<Option<Troubl
         }
         Err(why) => return Ok(Some(("BadBudget", format!("{why}; what was generated before stays")))),
     };
-    let desired = Desired::new(flavour, workload, version, kind.kind, name, limit);
+    // What asks for it is not asked whether it may write a budget, so that it must not stop whoever drains nodes. Of one
+    // replica, the percentages that are written stay, and are bounded where they are counted.
+    let asked = limit;
+    let least = shared.min_unavailable;
+    let limit = asked.letting_go(least, workload.given.replicas.max(2));
+    let desired = Desired::new(flavour, workload, (version, kind.kind, name), limit, least);
     let existing = if let Some(existing) = existing {
         Some(existing.clone())
     } else {
@@ -297,6 +311,19 @@ async fn keep_one(about: &Said<'_>, number: usize) -> kube::Result<Option<Troubl
         if !changes.is_empty() {
             budgets.change(changes).await?;
         }
+    }
+    let counted = match flavour {
+        Flavour::Unavailable => workload.given.replicas,
+        Flavour::Disruption => workload.given.replicas.max(2),
+    };
+    if limit != asked || limit.letting_go(least, counted) != limit {
+        let (field, value) = asked.written();
+        let pods = if least == 1 { "1 pod" } else { &format!("{least} pods") };
+        let note = format!(
+            "{field}: {value} would let fewer pods go than every generated budget does, and so it lets {pods} go: see \
+             --generated-budget-min-unavailable of Palisade, which is for administrators to set",
+        );
+        return Ok(Some(("BudgetBounded", note)));
     }
     let blocks = matches!(limit, Limit::MaxUnavailable(Amount::Number(0) | Amount::Percent(0)));
     if blocks && !own.has_number() && !default.has_number() {

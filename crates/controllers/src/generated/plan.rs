@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade_api::budget::{self, Limit};
+use palisade_api::budget::{self, Limit, MIN_UNAVAILABLE};
 use palisade_api::generate::{Ask, Flavour, GENERATED, GENERATED_FOR, Given};
 use palisade_api::labels::{LabelRule, LabelSelector};
 use palisade_api::names;
@@ -167,6 +167,7 @@ pub(super) struct Existing {
     owner: Option<Box<str>>,
     labelled: bool,
     has_labels: bool,
+    min_unavailable: Option<Box<str>>,
     pub(super) spec: Value,
 }
 
@@ -178,6 +179,7 @@ impl Existing {
             owner: metadata.owners.iter().find(|owner| owner.controller).map(|owner| (&*owner.uid).into()),
             labelled: metadata.labels.get(GENERATED.0) == Some(GENERATED.1),
             has_labels: metadata.labels.iter().next().is_some(),
+            min_unavailable: metadata.annotations.get(MIN_UNAVAILABLE).map(Into::into),
             spec: serde_json::from_slice(object.spec().unwrap_or(b"{}")).unwrap_or_default(),
         }
     }
@@ -193,6 +195,8 @@ impl Existing {
 pub(super) struct Desired {
     owner: Value,
     uid: Box<str>,
+    /// How many it lets go at least, whatever becomes of its workload. A `PodDisruptionBudget` has nothing like it.
+    min_unavailable: Option<Box<str>>,
     pub(super) spec: Value,
 }
 
@@ -200,10 +204,9 @@ impl Desired {
     pub(super) fn new(
         flavour: Flavour,
         workload: &Workload,
-        api_version: &str,
-        kind: &str,
-        name: &str,
+        (api_version, kind, name): (&str, &str, &str),
         limit: Limit,
+        min_unavailable: u32,
     ) -> Self {
         let (field, value) = limit.written();
         let mut spec = match flavour {
@@ -218,19 +221,25 @@ impl Desired {
         };
         spec[field] = value;
         let owner = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": workload.uid, "controller": true});
-        Self { owner, uid: workload.uid.clone(), spec }
+        let bounded = flavour == Flavour::Unavailable && min_unavailable > 0;
+        let min_unavailable = bounded.then(|| min_unavailable.to_string().into());
+        Self { owner, uid: workload.uid.clone(), min_unavailable, spec }
     }
 
     /// The object to create.
     pub(super) fn object(&self, flavour: Flavour, namespace: &str, name: &str) -> Value {
         let (api_version, kind, _) = resource(flavour);
+        let mut annotations = json!({GENERATED_FOR: self.uid});
+        if let Some(min_unavailable) = &self.min_unavailable {
+            annotations[MIN_UNAVAILABLE] = json!(min_unavailable);
+        }
         json!({
             "apiVersion": api_version,
             "kind": kind,
             "metadata": {
                 "name": name, "namespace": namespace,
                 "labels": {GENERATED.0: GENERATED.1, names::MANAGED_BY.0: names::MANAGED_BY.1},
-                "annotations": {GENERATED_FOR: self.uid},
+                "annotations": annotations,
                 "ownerReferences": [self.owner],
             },
             "spec": self.spec,
@@ -251,6 +260,16 @@ impl Desired {
             changes.push(
                 json!({"op": "add", "path": format!("/metadata/annotations/{key}"), "value": self.uid}),
             );
+        }
+        let key = MIN_UNAVAILABLE.replace('/', "~1");
+        match &self.min_unavailable {
+            same if *same == existing.min_unavailable => {}
+            // There are annotations: it is ours.
+            Some(least) => changes
+                .push(json!({"op": "add", "path": format!("/metadata/annotations/{key}"), "value": least})),
+            None => {
+                changes.push(json!({"op": "remove", "path": format!("/metadata/annotations/{key}")}));
+            }
         }
         if !existing.labelled {
             changes.push(if existing.has_labels {
@@ -317,7 +336,7 @@ mod tests {
         );
         let limit = Limit::MaxUnavailable(Amount::Percent(20));
         for flavour in Flavour::ALL {
-            let desired = Desired::new(flavour, &workload, "apps/v1", "Deployment", "web", limit);
+            let desired = Desired::new(flavour, &workload, ("apps/v1", "Deployment", "web"), limit, 1);
             let object = desired.object(flavour, "shop", "web");
             let seen = |object: &Value| {
                 let text = object.to_string();
@@ -334,6 +353,21 @@ mod tests {
                 desired.changes(&seen(&edited)),
                 [json!({"op": "replace", "path": "/spec", "value": desired.spec})]
             );
+            let mut loosened = object.clone();
+            loosened["metadata"]["annotations"][MIN_UNAVAILABLE] = json!("9");
+            let bound = |op: &str, value: &Value| {
+                let mut change =
+                    json!({"op": op, "path": "/metadata/annotations/palisade.dev~1min-unavailable"});
+                if !value.is_null() {
+                    change["value"] = value.clone();
+                }
+                change
+            };
+            let expected = match flavour {
+                Flavour::Unavailable => bound("add", &json!("1")),
+                Flavour::Disruption => bound("remove", &Value::Null),
+            };
+            assert_eq!(desired.changes(&seen(&loosened)), [expected]);
             let mut stripped = object;
             stripped["metadata"]["labels"] = json!({"mine": "x"});
             assert_eq!(
@@ -352,10 +386,9 @@ mod tests {
         let desired = Desired::new(
             Flavour::Disruption,
             &workload,
-            "apps/v1",
-            "Deployment",
-            "web",
+            ("apps/v1", "Deployment", "web"),
             Limit::MinAvailable(Amount::Number(2)),
+            1,
         );
         assert_eq!(
             desired.spec,

@@ -165,6 +165,7 @@ impl Controllers {
                 client.clone(),
                 leading(leadership.clone()),
                 watches.discovery.clone(),
+                args.generated_budget_min_unavailable,
                 {
                     let metrics = metrics.clone();
                     Arc::new(move || {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, shared};
+use crate::cluster::{Cluster, allowed, shared};
 use crate::labels::definition;
 
 const PUB: &str = "policy.kruise.io/generate-pub";
@@ -337,5 +337,50 @@ fn what_the_api_server_will_not_have_is_told_and_the_other_budget_comes() {
         warns(cluster, ns, "CannotGenerate", "is forbidden").await;
         cluster.must(&format!("delete quota none -n {ns}")).await;
         says(cluster, ns, "pub", "/spec/maxUnavailable", "25%").await;
+    });
+}
+
+#[test]
+fn an_annotation_does_not_stop_whoever_drains_nodes() {
+    shared(async |cluster| {
+        for (annotation, value) in [
+            ("maxUnavailable", "0"),
+            ("maxUnavailable", "0%"),
+            ("minAvailable", "100%"),
+            ("minAvailable", "2"),
+        ] {
+            let ns = &cluster.namespace().await;
+            let asks = |key: &str| format!("{key}: \"true\", {key}-{annotation}: \"{value}\"");
+            deployment(cluster, ns, &format!("{}, {}", asks(PUB), asks(PDB))).await;
+            for flavour in ["pub", "pdb"] {
+                says(cluster, ns, flavour, "/spec/maxUnavailable", "1").await;
+                says(cluster, ns, flavour, "/spec/minAvailable", "-").await;
+            }
+            warns(cluster, ns, "BudgetBounded", "--generated-budget-min-unavailable").await;
+            cluster.must(&format!("rollout status deployment/web -n {ns} --timeout=60s")).await;
+            cluster.must(&format!("wait pub/web -n {ns} --for=condition=Enforced --timeout=30s")).await;
+            let pods =
+                cluster.must(&format!("get pods -n {ns} -o jsonpath={{.items[*].metadata.name}}")).await;
+            let pods: Vec<&str> = pods.split_whitespace().collect();
+            let available = format!("get pub web -n {ns} -o jsonpath={{.status.unavailableAllowed}}");
+            cluster.eventually_prints(&available, |out| out == "1").await;
+            allowed(&cluster.kubectl(&format!("delete pod {} -n {ns} --wait=false", pods[0])).await);
+        }
+    });
+}
+
+#[test]
+fn a_generated_budget_of_a_single_replica_lets_it_go() {
+    shared(async |cluster| {
+        let ns = &cluster.namespace().await;
+        let asks = format!("{PUB}: \"true\", {PUB}-maxUnavailable: \"20%\"");
+        workload(cluster, ns, "apps/v1", "Deployment", &asks, "replicas: 1").await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", "20%").await;
+        warns(cluster, ns, "BudgetBounded", "it lets 1 pod go").await;
+        let allows = format!("get pub web -n {ns} -o jsonpath={{.status.unavailableAllowed}}");
+        cluster.eventually_prints(&allows, |out| out == "1").await;
+        // With more replicas it says what is written.
+        cluster.must(&format!("scale deployment web -n {ns} --replicas=10")).await;
+        cluster.eventually_prints(&allows, |out| out == "2").await;
     });
 }
