@@ -28,7 +28,8 @@ test: toolchain control-plane ## Everything: format, lints, unit, generated file
 	# About a minute of fuzzing among them; `cargo test` alone gives each target a second.
 	BOLERO_RANDOM_TEST_TIME_MS=9000 $(CARGO) test --locked --workspace --exclude palisade-e2e
 	hack/generate.sh --check
-	$(CARGO) test --locked -p palisade-e2e -- --test-threads=6
+	$(CARGO) test --locked -p palisade-e2e --test e2e -- --test-threads=6
+	$(CARGO) test --locked -p palisade-e2e --test rights
 
 .PHONY: bench
 bench: build control-plane ## Measure, and write the report to stdout and bench/results/

@@ -326,7 +326,9 @@ async fn tell_ready(
     if watches.listed().await.is_err() {
         return;
     }
-    sync::send(&ready, Err("not registered with the API server yet".to_owned()));
+    let unregistered =
+        "not registered with the API server yet; after palisade uninstall, run palisade resume";
+    sync::send(&ready, Err(unregistered.to_owned()));
     if registered.wait_for(|registered| registered.0).await.is_err() {
         return;
     }

@@ -51,9 +51,17 @@ fn a_thief_of_our_account_gets_no_node_no_shell_and_no_secret() {
         {
             assert_eq!(can_i(cluster, SERVICE_ACCOUNT, words).await, "yes", "{words}");
         }
-        let raw = format!("get --raw /api/v1/nodes/node-0/proxy/pods --as={SERVICE_ACCOUNT}");
-        let said = cluster.kubectl(&raw).await;
-        assert!(!said.ok && said.err.contains("Forbidden"), "{said:?}");
+        // A watch is ours to ask for, so it must not lead where a get would; and a list of one name is no subresource.
+        for (path, reason) in [
+            ("nodes/node-0/proxy/pods", "Forbidden"),
+            ("watch/nodes/node-0/proxy/pods", "NotFound"),
+            ("nodes/node-0/proxy/pods?watch=true", "Forbidden"),
+            ("nodes/node-0/proxy/pods?fieldSelector=metadata.name%3Dnode-0", "Forbidden"),
+            ("namespaces/kube-system/secrets/any", "Forbidden"),
+        ] {
+            let said = cluster.kubectl(&format!("get --raw /api/v1/{path} --as={SERVICE_ACCOUNT}")).await;
+            assert!(!said.ok && said.err.contains(reason), "{path}: {said:?}");
+        }
     });
 }
 
