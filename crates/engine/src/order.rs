@@ -1,6 +1,8 @@
 //! The order that `CriticalService`s ask for, and where it has no end.
 
-use palisade_api::critical::{self, Criterion, DeletionMode, Resource, Service, Target};
+use std::collections::HashMap;
+
+use palisade_api::critical::{self, Criterion, DeletionMode, Provider, Resource, Service, Target};
 
 /// Why a provider can never go in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,33 +40,42 @@ pub fn deadlock<'a>(
     let ordered = |(other, service): &Named<'_>| *other != name && service.mode == DeletionMode::Ordered;
     let all: Vec<Named<'_>> =
         [(name, service)].into_iter().chain(others.into_iter().filter(ordered)).collect();
-    // A provider waits for the criteria of every service that names it.
-    let waits = |one: &Service, other: &Service| {
-        let of_one = all.iter().filter(|(_, each)| each.provider == one.provider);
-        let of_other = || all.iter().filter(|(_, each)| each.provider == other.provider);
-        let criteria = of_one.flat_map(|(_, each)| &each.criteria).filter_map(Criterion::target);
-        criteria
-            .into_iter()
-            .find_map(|target| of_other().find_map(|(name, each)| ends_with(target, name, each)))
+    // A provider waits for the criteria of every service that names it. The service in question comes first.
+    let mut providers: Vec<Vec<Named<'_>>> = Vec::new();
+    let mut numbers: HashMap<(&str, &str, &str, &str), usize> = HashMap::new();
+    for (name, service) in all {
+        let Provider { resource, namespace, name: provider } = &service.provider;
+        let number =
+            *numbers.entry((&resource.group, &resource.word, namespace, provider)).or_insert_with(|| {
+                providers.push(Vec::new());
+                providers.len() - 1
+            });
+        providers[number].push((name, service));
+    }
+    let waits = |one: usize, other: usize| {
+        let criteria = providers[one].iter().flat_map(|(_, each)| &each.criteria);
+        let mut targets = criteria.filter_map(Criterion::target);
+        targets
+            .find_map(|target| providers[other].iter().find_map(|(name, each)| ends_with(target, name, each)))
     };
-    if let Some(own) = waits(service, service) {
+    if let Some(own) = waits(0, 0) {
         return Some(Deadlock::Itself(own));
     }
-    // Breadth first, so that the shortest way round is told.
-    let mut unseen: Vec<Named<'_>> =
-        all.iter().filter(|(_, each)| each.provider != service.provider).copied().collect();
-    let mut ways: Vec<Vec<Named<'_>>> = vec![vec![(name, service)]];
+    // Breadth first, so that the shortest way round is told. Each provider is reached once.
+    let mut unseen: Vec<usize> = (1..providers.len()).collect();
+    let mut ways: Vec<Vec<usize>> = vec![vec![0]];
     while !ways.is_empty() {
         let mut longer = Vec::new();
         for way in ways {
-            let Some(&(_, last)) = way.last() else { continue };
-            if way.len() > 1 && waits(last, service).is_some() {
-                return Some(Deadlock::Cycle(way.iter().map(|(name, _)| (*name).to_owned()).collect()));
+            let Some(&last) = way.last() else { continue };
+            if way.len() > 1 && waits(last, 0).is_some() {
+                let name = |number: &usize| providers[*number].first().map(|(name, _)| (*name).to_owned());
+                return Some(Deadlock::Cycle(way.iter().filter_map(name).collect()));
             }
-            unseen.retain(|&(other, next)| {
+            unseen.retain(|&next| {
                 let waits = waits(last, next).is_some();
                 if waits {
-                    longer.push([&way[..], &[(other, next)]].concat());
+                    longer.push([&way[..], &[next]].concat());
                 }
                 !waits
             });
@@ -220,6 +231,21 @@ mod tests {
         assert_eq!(carried("apps", "Deployment", "b-ns/a"), None);
         assert_eq!(carried("", "namespaces", "a-ns"), Some(Deadlock::Itself(Own::Namespace)));
         assert_eq!(carried("palisade.dev", "criticalservices", "a"), Some(Deadlock::Itself(Own::Service)));
+    }
+
+    #[test]
+    fn a_thousand_services_in_a_ring_are_told_in_the_end() {
+        let count = 1_000;
+        let all: Vec<(String, Service)> = (0..count)
+            .map(|number| {
+                let next = (number + 1) % count;
+                let waits_for = format!("apps/deployments/s{next}-ns/s{next}");
+                (format!("s{number}"), service(&format!("s{number}"), &[&waits_for], "Ordered"))
+            })
+            .collect();
+        let others = all.iter().map(|(name, service)| (&**name, service));
+        let Some(Deadlock::Cycle(names)) = deadlock("s0", &all[0].1, others) else { panic!("no cycle") };
+        assert_eq!(names.len(), count);
     }
 
     #[test]
