@@ -154,6 +154,7 @@ impl Asked {
                 "flow" => &mut asked.expects.flow,
                 "critical" => &mut asked.expects.critical,
                 "components" => &mut asked.expects.components,
+                "labelled-dependents" => &mut asked.expects.labelled_dependents,
                 _ => return None,
             };
             *said = true;

@@ -3,7 +3,6 @@
 //! [`Live`] asks the API server itself, consistently and under a deadline; [`PodNamespaces`] is fed by
 //! watches. Nothing here keeps a whole object.
 
-mod ancestors;
 pub mod budgets;
 mod commit;
 pub mod components;
@@ -12,11 +11,11 @@ mod discovery;
 mod feed;
 pub mod flow;
 mod ledger;
-mod lineage;
 mod live;
 mod named;
 mod objects;
 mod owner_states;
+mod owners;
 mod pod_namespaces;
 mod policies;
 mod presence;
@@ -25,12 +24,12 @@ pub mod sync;
 
 use jiff::Timestamp;
 
-pub use ancestors::{Ancestors, watch_ancestors};
 pub use commit::Entry;
 pub use discovery::{Discovery, Served, discover, served_otherwise, watch_discovery, watchable};
 pub use feed::{Fed, Mirror, feed};
 pub use ledger::Ledger;
 pub use live::{AwaitPolicy, Live, LiveWorld, segment};
+pub use owners::{Ancestor, Ancestors, UID_PREFIX, watch_ancestors};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
 

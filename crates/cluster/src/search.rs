@@ -5,12 +5,12 @@
 //! annotation may protect what no selector finds.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use palisade_api::kinds::{Cascade, cascade_of, is_transient};
 use palisade_api::marks;
+use palisade_api::protection::Action;
 use palisade_engine::json::{Cursor, Malformed};
 use palisade_engine::{
     Answer, Definition, Doomed, Judged, Kind, Object, Place, Search, Subject, Unknown, World,
@@ -18,12 +18,14 @@ use palisade_engine::{
 
 use crate::critical::version_of;
 use crate::discovery::{Discovery, Served, discover};
-use crate::lineage::Lineage;
 use crate::live::{LiveWorld, METADATA_LIST, NoAnswer, WHOLE, page_uri};
 use crate::named::Detail;
+use crate::owners::collected_with;
 
 /// Lists that are under way at once.
 const AT_ONCE: usize = 32;
+/// What is left of a review's time when a search is given up that is only worth a warning.
+const TO_GO_ON: Duration = Duration::from_millis(300);
 /// Between two tries of a list whose storage is just being set up.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -35,46 +37,74 @@ pub(crate) async fn search(world: &LiveWorld, place: Place<'_>, judge: Judge<'_>
         Place::Namespace(namespace) => in_namespace(world, namespace, judge).await,
         Place::Definition(definition) => in_definition(world, definition, judge).await,
         Place::Below { uid, namespace } => below(world, uid, namespace, judge).await,
+        Place::LabelledBelow { uid } => {
+            // Only a warning depends on it, so that there must be time to go on without.
+            let search =
+                tokio::time::timeout_at(world.deadline - TO_GO_ON, labelled_below(world, uid, judge));
+            let late = |_| Err(Unknown::new("what would be collected with it", "it took too long"));
+            search.await.unwrap_or_else(late)
+        }
     }
 }
 
 async fn in_namespace(world: &LiveWorld, namespace: &str, judge: Judge<'_>) -> Answer<Search> {
-    let (search, _) = in_kinds(world, Some(namespace), judge).await?;
+    let every = |served: &Served| served.namespaced;
+    let (search, _) = in_kinds(world, Some(namespace), judge, Pages::All, every).await?;
     Ok(search)
 }
 
-/// What would be collected with an object: in its namespace, or anywhere if it has none.
+/// What would be collected with an object: in its namespace, or anywhere if it has none. What is in a namespace guards
+/// an object that has none only by a rule, so that kinds without one need not be searched.
 async fn below(world: &LiveWorld, uid: &str, namespace: Option<&str>, judge: Judge<'_>) -> Answer<Search> {
-    // Only what has an owner can go with one.
-    let owned = |subject: &Subject<'_>, whole: bool| {
-        if subject.object.metadata.owners.is_empty() { Judged::Free } else { judge(subject, whole) }
+    let protections = world.protections();
+    let ruled =
+        |served: &Served| protections.of_kind(&kind_of(served)).any(|rule| rule.action == Action::Deny);
+    let concerned = |served: &Served| match namespace {
+        Some(_) => served.namespaced,
+        None => !served.namespaced || ruled(served),
     };
-    let (mut search, discovery) = in_kinds(world, namespace, &owned).await?;
-    let mut lineage = Lineage { world, discovery: &discovery, root: uid, known: HashMap::new() };
-    let mut found = Vec::new();
-    for doomed in std::mem::take(&mut search.found) {
-        let goes = lineage.goes(&doomed).await;
-        if goes.map_err(|why| Unknown::new("what would be collected with it", why.text))? {
-            found.push(doomed);
-        }
-    }
-    search.found = found;
-    Ok(search)
+    let (search, discovery) = in_kinds(world, namespace, &owned(judge), Pages::All, concerned).await?;
+    collected(world, &discovery, uid, search).await
 }
 
-/// Every kind of a namespace, or every kind everywhere.
+/// What labels protect in any namespace, of what would be collected with an object that has none. A page of each kind is
+/// enough to name some of it.
+async fn labelled_below(world: &LiveWorld, uid: &str, judge: Judge<'_>) -> Answer<Search> {
+    let namespaced = |served: &Served| served.namespaced;
+    let (search, discovery) = in_kinds(world, None, &owned(judge), Pages::FirstLabelled, namespaced).await?;
+    collected(world, &discovery, uid, search).await
+}
+
+/// Only what has an owner can go with one.
+fn owned(judge: Judge<'_>) -> impl Fn(&Subject<'_>, bool) -> Judged {
+    move |subject, whole| {
+        if subject.object.metadata.owners.is_empty() { Judged::Free } else { judge(subject, whole) }
+    }
+}
+
+/// What would go with an object, of what was found.
+async fn collected(world: &LiveWorld, discovery: &Discovery, uid: &str, search: Search) -> Answer<Search> {
+    let Search { found, unreachable } = search;
+    let found = collected_with(world, discovery, uid, found).await;
+    let found = found.map_err(|why| Unknown::new("what would be collected with it", why.text))?;
+    Ok(Search { found, unreachable })
+}
+
+/// Every kind that is wanted, of a namespace or everywhere.
 async fn in_kinds(
     world: &LiveWorld,
     namespace: Option<&str>,
     judge: Judge<'_>,
+    pages: Pages,
+    wanted: impl Fn(&Served) -> bool,
 ) -> Answer<(Search, Discovery)> {
     let unknown = |why: NoAnswer| Unknown::new("what is protected in it", why.text);
     let asked = async { discover(&world.client).await.map_err(NoAnswer::from) };
     let discovery = world.in_time(asked).await.map_err(unknown)?;
     let mut searches = Vec::new();
     for served in &discovery.resources {
-        if served.listable && (served.namespaced || namespace.is_none()) && may_be_protected(world, served) {
-            searches.push(KindSearch { world, served, namespace, judge, must_be_served: false }.run());
+        if served.listable && wanted(served) && may_be_protected(world, served) {
+            searches.push(KindSearch { world, served, namespace, judge, pages, must_be_served: false }.run());
         }
     }
     let mut answers = stream::iter(searches).buffer_unordered(AT_ONCE);
@@ -111,7 +141,14 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     let mut answered = false;
     for version in &definition.served_versions {
         let served = version_of(definition, version);
-        let search = KindSearch { world, served: &served, namespace: None, judge, must_be_served: true };
+        let search = KindSearch {
+            world,
+            served: &served,
+            namespace: None,
+            judge,
+            pages: Pages::All,
+            must_be_served: true,
+        };
         match search.run().await {
             Ok(found) => return Ok(Search { found, unreachable: Vec::new() }),
             Err(why) => {
@@ -127,12 +164,27 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     Err(Unknown::new("which of its custom resources are protected", reasons.join("; ")))
 }
 
+fn kind_of(served: &Served) -> Kind<'static> {
+    let Served { group, kind, plural, .. } = served.clone();
+    Kind { group: group.into(), kind: kind.into(), plural: plural.into() }
+}
+
+/// How much of a kind is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// All that may be protected.
+    All,
+    /// The first page of what is labelled.
+    FirstLabelled,
+}
+
 /// The search among the objects of one kind.
 struct KindSearch<'a> {
     world: &'a LiveWorld,
     served: &'a Served,
     namespace: Option<&'a str>,
     judge: Judge<'a>,
+    pages: Pages,
     /// Whether "not found" is no answer: the definition says that the kind is served.
     must_be_served: bool,
 }
@@ -140,6 +192,13 @@ struct KindSearch<'a> {
 impl KindSearch<'_> {
     async fn run(self) -> Result<Vec<Doomed>, NoAnswer> {
         let mut found = Vec::new();
+        if self.pages == Pages::FirstLabelled {
+            for selector in marks::protecting_selectors() {
+                self.page(&[("labelSelector", &selector)], "", &mut found).await?;
+            }
+            found.dedup_by(|one, other| one.about == other.about);
+            return Ok(found);
+        }
         let Some(token) = self.page(&[], "", &mut found).await? else { return Ok(found) };
         let kind = self.kind();
         let annotated = cascade_of(&kind.group, &kind.kind) == Some(Cascade::Workload);
@@ -156,8 +215,7 @@ impl KindSearch<'_> {
     }
 
     fn kind(&self) -> Kind<'static> {
-        let Served { group, kind, plural, .. } = self.served.clone();
-        Kind { group: group.into(), kind: kind.into(), plural: plural.into() }
+        kind_of(self.served)
     }
 
     async fn pages(

@@ -30,6 +30,8 @@ pub struct Expects {
     pub critical: bool,
     /// It is a component of something that an operator manages.
     pub components: bool,
+    /// It has no namespace, and owns objects in namespaces that nothing but labels protects.
+    pub labelled_dependents: bool,
 }
 
 /// What becomes of dependents.

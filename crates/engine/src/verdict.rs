@@ -1,9 +1,11 @@
 //! What we answer.
 
+use std::collections::BTreeSet;
+
 use palisade_api::action::Action;
 use palisade_api::marks::{Mark, Place};
 
-use crate::object::{Object, Owner};
+use crate::object::{Metadata, Object, Owner};
 use crate::order::Deadlock;
 use crate::pod::Loss;
 use crate::review::{Kind, Subject};
@@ -50,7 +52,13 @@ impl Found {
     pub(crate) fn stays(&mut self) {
         self.left_behind.clear();
         self.lifted.clear();
-        self.warnings.retain(|warning| !matches!(warning, Warning::LeftBehind(_)));
+        let left_behind = |warning: &Warning| {
+            matches!(
+                warning,
+                Warning::LeftBehind(_) | Warning::DependentsStay(_) | Warning::DependentsUnknown(_)
+            )
+        };
+        self.warnings.retain(|warning| !left_behind(warning));
     }
 }
 
@@ -319,7 +327,7 @@ pub struct Doomed {
 }
 
 /// An owner reference that outlives what it was read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OwnerRef {
     pub api_version: String,
     pub kind: String,
@@ -328,6 +336,12 @@ pub struct OwnerRef {
 }
 
 impl OwnerRef {
+    /// The owners of an object, each once: they may be named many times.
+    pub(crate) fn all_of(metadata: &Metadata<'_>) -> Vec<Self> {
+        let owners: BTreeSet<Self> = metadata.owners.iter().map(Self::of).collect();
+        owners.into_iter().collect()
+    }
+
     pub fn of(owner: &Owner<'_>) -> Self {
         Self {
             api_version: owner.api_version.to_string(),
@@ -450,6 +464,10 @@ pub enum Warning {
     Throttled(Throttled),
     /// A provider goes before what depends on it.
     LeftBehind(LeftBehind),
+    /// An object without a namespace goes; objects in namespaces that it owns, and that labels protect, stay.
+    DependentsStay(Vec<Doomed>),
+    /// Whether there are such could not be found out.
+    DependentsUnknown(Unknown),
     /// A criterion is about a resource that is not served.
     NotServed(String),
     /// So is a provider.

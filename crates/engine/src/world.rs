@@ -308,7 +308,11 @@ pub enum Place<'a> {
     /// The custom resources of a definition.
     Definition(&'a Definition),
     /// What the garbage collector would remove with an object: in its namespace, or anywhere if it has none.
+    /// What is in a namespace guards an object without one only by a rule.
     Below { uid: &'a str, namespace: Option<&'a str> },
+    /// What the garbage collector would remove in any namespace with an object that has none, if labels did not protect
+    /// it. Some of it is enough.
+    LabelledBelow { uid: &'a str },
 }
 
 /// What became of an owner.

@@ -36,7 +36,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
 pub use own_namespace::{OwnNamespace, watch_own_namespace};
-pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Providers, Wanted, cel, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Owners, Providers, Wanted, cel, plan};
 pub use probe::Probe;
 
 use crate::certificates::Material;
@@ -84,7 +84,8 @@ pub struct Inputs {
     pub sighted: watch::Receiver<Option<Sighted>>,
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
-    pub ancestors: watch::Receiver<Ancestors>,
+    /// `None` until what is protected has been listed.
+    pub ancestors: watch::Receiver<Option<Arc<Ancestors>>>,
 }
 
 /// The policies that the registration in place carries: by name, their uid and generation.
@@ -296,6 +297,12 @@ impl Keeper<'_> {
                 let announced: Vec<Provider> = announced_providers(&expected).collect();
                 let declared = services.readable().map(|(_, service)| &service.provider);
                 let providers = Providers::of(declared.chain(&announced), &discovery);
+                // A leader that is new to it takes no owner away that the one before it knew.
+                let registered = live.as_ref().and_then(|live| live.webhooks.as_deref()).unwrap_or_default();
+                let owners = match &ancestors {
+                    Some(ancestors) => Owners::Known(ancestors),
+                    None => Owners::Registered(registered),
+                };
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
@@ -308,9 +315,10 @@ impl Keeper<'_> {
                     providers: &providers,
                     managed: Managed { guarded: &guarded, sighted: &sighted, discovery: &discovery },
                     coverage: &Coverage::of(&policies.protections, &discovery),
-                    ancestors: &ancestors,
+                    owners,
                 };
-                let put = self.put(live, plan(&wanted), &expected, &material, own_namespace.as_ref()).await?;
+                let webhooks = plan(&wanted);
+                let put = self.put(live, webhooks, &expected, &material, own_namespace.as_ref()).await?;
                 let of_budgets =
                     budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
                 let of_flows =

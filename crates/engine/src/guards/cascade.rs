@@ -10,6 +10,10 @@
 //! An owner is not deleted while a protected object would be collected with it, at any depth; unless it is deleted
 //! with `Orphan`. A dependent is collected only if all its owners are gone.
 //!
+//! A label protects what belongs to whoever sets it: an object in a namespace guards owners there, and its Namespace.
+//! An owner without a namespace is the administrators', and goes with a warning that names what stays behind; a
+//! `ResourceDeletionProtection` guards it.
+//!
 //! The definitions of Palisade's own kinds stay while there are objects of them: every protection would vanish
 //! with them, unasked.
 
@@ -35,10 +39,9 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
     let answer = match cascade_of(&subject.kind.group, &subject.kind.kind) {
         Some(Cascade::Namespace) => in_namespace(subject, world).await,
         Some(Cascade::Definition) => in_definition(subject, world, found).await,
-        Some(Cascade::Workload) | None if review.is_owner && collects(subject, review) => {
-            below(subject, world).await
-        }
-        Some(Cascade::Workload) | None => return,
+        Some(Cascade::Workload) | None if !collects(subject, review) => return,
+        Some(Cascade::Workload) | None if review.is_owner => below(subject, world).await,
+        Some(Cascade::Workload) | None => Ok(Search::default()),
     };
     let answer = match answer {
         Ok(Search { found, unreachable }) => {
@@ -66,6 +69,17 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
             found.findings.push(Finding { guard: Guard::Cascade, code: Code::Unavailable, reason, lift });
         }
     }
+    // Last, in the time that is left: it refuses nothing.
+    let is_owner = review.is_owner || review.expects.labelled_dependents;
+    if is_owner && !holds_objects(subject) && subject.namespace().is_none() && found.findings.is_empty() {
+        Box::pin(warn_of_labelled(subject, world, found)).await;
+    }
+}
+
+/// Whether it is a Namespace or a definition: what it holds was looked at.
+fn holds_objects(subject: &Subject<'_>) -> bool {
+    let cascade = cascade_of(&subject.kind.group, &subject.kind.kind);
+    matches!(cascade, Some(Cascade::Namespace | Cascade::Definition))
 }
 
 /// A definition of which no version is served can be asked about once one is.
@@ -94,10 +108,33 @@ async fn below(subject: &Subject<'_>, world: &impl World) -> Answer<Search> {
         Some(namespace) => BTreeMap::from([(namespace.to_owned(), world.namespace_labels(namespace).await?)]),
         None => world.all_namespace_labels().await?,
     };
-    let judge =
-        |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |name| labels.get(name));
+    // What is in a namespace has a label from whoever may write there.
+    let marks = |inside: &Subject<'_>| subject.namespace().is_some() || inside.namespace().is_none();
+    let judge = |inside: &Subject<'_>, whole: bool| {
+        let by = Protectors { marks: marks(inside), protections };
+        judge(inside, whole, by, |name| labels.get(name))
+    };
     let place = Place::Below { uid: &subject.object.metadata.uid, namespace: subject.namespace() };
     world.search(place, &judge).await
+}
+
+/// Tells what an object without a namespace leaves behind in namespaces. Not knowing is no reason to keep it.
+async fn warn_of_labelled(subject: &Subject<'_>, world: &impl World, found: &mut Found) {
+    let none = Protections::default();
+    let judge = |inside: &Subject<'_>, whole: bool| {
+        let by = Protectors { marks: inside.namespace().is_some(), protections: &none };
+        judge(inside, whole, by, |_| None)
+    };
+    let staying = match world.search(Place::LabelledBelow { uid: &subject.object.metadata.uid }, &judge).await
+    {
+        Ok(search) => copies::without_copies(search.found, world).await,
+        Err(unknown) => Err(unknown),
+    };
+    match staying {
+        Ok(staying) if staying.is_empty() => {}
+        Ok(staying) => found.warnings.push(Warning::DependentsStay(staying)),
+        Err(unknown) => found.warnings.push(Warning::DependentsUnknown(unknown)),
+    }
 }
 
 async fn in_namespace(subject: &Subject<'_>, world: &impl World) -> Answer<Search> {
@@ -109,7 +146,9 @@ async fn in_namespace(subject: &Subject<'_>, world: &impl World) -> Answer<Searc
         .iter()
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
-    let judge = |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |_| Some(&labels));
+    let judge = |inside: &Subject<'_>, whole: bool| {
+        judge(inside, whole, Protectors { marks: true, protections }, |_| Some(&labels))
+    };
     world.search(Place::Namespace(subject.name()), &judge).await
 }
 
@@ -139,8 +178,9 @@ async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Fo
     } else {
         BTreeMap::new()
     };
-    let judge =
-        |inside: &Subject<'_>, whole: bool| judge(inside, whole, protections, |name| namespaces.get(name));
+    let judge = |inside: &Subject<'_>, whole: bool| {
+        judge(inside, whole, Protectors { marks: true, protections }, |name| namespaces.get(name))
+    };
     world.search(Place::Definition(&definition), &judge).await
 }
 
@@ -151,11 +191,19 @@ fn is_ours(definition: &Definition) -> bool {
         || (group == flow::GROUP && plural == flow::PLURAL)
 }
 
+/// What counts as protection.
+#[derive(Clone, Copy)]
+struct Protectors<'a> {
+    /// Whether labels and annotations do.
+    marks: bool,
+    protections: &'a Protections,
+}
+
 /// Whether an object is protected, and so guards what would take it down.
 fn judge<'a>(
     subject: &Subject<'_>,
     whole: bool,
-    protections: &Protections,
+    by: Protectors<'_>,
     namespace_labels: impl Fn(&str) -> Option<&'a BTreeMap<String, String>>,
 ) -> Judged {
     if subject.is_already_going() {
@@ -174,16 +222,21 @@ fn judge<'a>(
         (true, true) => subject.object.replicas().map_or(Some(1), Some).filter(|&replicas| replicas != 0),
     };
     let mut doomed: Option<Doomed> = None;
-    let new = || Doomed {
-        about: About::new(subject),
-        because: Vec::new(),
-        lift: Vec::new(),
-        owners: metadata.owners.iter().map(OwnerRef::of).collect(),
-        controller: metadata.owners.iter().position(|owner| owner.controller),
+    let new = || {
+        let owners = OwnerRef::all_of(metadata);
+        let controller = metadata.owners.iter().find(|owner| owner.controller).map(OwnerRef::of);
+        Doomed {
+            about: About::new(subject),
+            because: Vec::new(),
+            lift: Vec::new(),
+            controller: controller
+                .and_then(|controller| owners.iter().position(|owner| *owner == controller)),
+            owners,
+        }
     };
     let is_copy =
         |mark: &Mark| mark.place == MarkPlace::Label && copies::is_by_kubernetes(metadata, mark.key);
-    for mark in marks(subject).filter(|mark| !is_copy(mark)) {
+    for mark in marks(subject).filter(|mark| by.marks && !is_copy(mark)) {
         let reason = match mark.mode {
             MarkMode::Always => Reason::Marked(mark.clone()),
             MarkMode::Cascading => match replicas() {
@@ -203,7 +256,7 @@ fn judge<'a>(
                     .is_some_and(|labels| wanted.matches(look_up(labels)))
             })
     };
-    for rule in protections.of_kind(&subject.kind).filter(applies) {
+    for rule in by.protections.of_kind(&subject.kind).filter(applies) {
         let held = match rule.mode {
             Mode::Always => Vec::new(),
             Mode::Cascading => match replicas() {

@@ -151,6 +151,21 @@ pub fn warning(about: &About, warning: &Warning) -> String {
         Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
         Warning::Throttled(throttled) => format!("{} is beyond {}", subject(about), throttling(throttled)),
         Warning::LeftBehind(left) => left_behind(about, left),
+        Warning::DependentsStay(staying) => {
+            let named: Vec<String> = staying.iter().take(NAMES_SHOWN).map(one_of_the_doomed).collect();
+            let more = if staying.len() > NAMES_SHOWN { ", …" } else { "" };
+            format!(
+                "{} owns protected objects in namespaces, and they stay behind: {}{more}. The garbage collector's deletion of \
+                 them is refused",
+                subject(about),
+                named.join(", ")
+            )
+        }
+        Warning::DependentsUnknown(unknown) => format!(
+            "{} may own protected objects in namespaces, and they would stay behind: {}",
+            subject(about),
+            not_known(unknown)
+        ),
         Warning::NotServed(resource) => {
             format!(
                 "{}: the cluster serves no {resource}; what waits for it is met until it does",

@@ -3,7 +3,10 @@
 use palisade_engine::{Census, Code, Unknown, prose};
 use serde_json::json;
 
-use crate::world::{Given, allowed, census, delete, delete_with, in_namespace, labelled, refused, settings};
+use crate::world::{
+    Given, allowed, census, delete, delete_owner, delete_with, in_namespace, labelled, outcome, refused,
+    settings,
+};
 
 const ALWAYS: &str = r#""policy.kruise.io/delete-protection":"Always""#;
 const CASCADING: &str = r#""policy.kruise.io/delete-protection":"Cascading""#;
@@ -153,4 +156,78 @@ fn its_gate_and_that_of_the_protections_switch_it_off() {
     for settings in [cascade_off, all_off] {
         allowed(&delete_with("Namespace", &labelled("shop", ""), &world, &settings));
     }
+}
+
+#[test]
+fn an_owner_in_a_namespace_stays_while_a_label_protects_what_it_owns() {
+    let world = holding(vec![("ConfigMap", in_namespace("shop", "kept", ALWAYS, "{}"))]);
+    let verdict = delete_owner("ConfigMap", &in_namespace("shop", "top", "", "{}"), &world, true);
+    assert_eq!(verdict.code(), Some(Code::Forbidden));
+}
+
+#[test]
+fn an_owner_without_a_namespace_goes_and_says_what_stays_behind() {
+    let objects =
+        (0..7).map(|n| ("ConfigMap", in_namespace("shop", &format!("c{n}"), ALWAYS, "{}"))).collect();
+    let world = holding(objects);
+    for is_owner in [true, false] {
+        let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, is_owner);
+        let (code, refusal, warnings) = outcome(&verdict);
+        assert_eq!((code, refusal, warnings.len()), (None, None, 1));
+        assert!(
+            warnings[0].starts_with(
+                "clusterrole \"reader\" owns protected objects in namespaces, and they stay behind: \
+                 configmap \"shop/c0\" (label policy.kruise.io/delete-protection=Always), "
+            ),
+            "{warnings:?}"
+        );
+        assert!(
+            warnings[0].ends_with(", …. The garbage collector's deletion of them is refused"),
+            "{warnings:?}"
+        );
+        assert!(!warnings[0].contains("c5"), "{warnings:?}");
+    }
+}
+
+#[test]
+fn what_labels_protect_without_a_namespace_guards_owners_without_one() {
+    let world = holding(vec![("ClusterRole", labelled("kept", ALWAYS))]);
+    let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, true);
+    assert_eq!(verdict.code(), Some(Code::Forbidden));
+    allowed(&delete_owner("ClusterRole", &labelled("reader", ""), &world, false));
+}
+
+#[test]
+fn what_a_rule_protects_guards_owners_without_a_namespace() {
+    let rule = json!({"protectedResources": [{"resourceSelector": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "shop"}]}]});
+    let world = Given {
+        objects: Ok(vec![("ConfigMap", in_namespace("shop", "kept", ALWAYS, "{}"))]),
+        ..Given::protected(&[("sample", rule)])
+    };
+    let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, true);
+    let (code, refusal, warnings) = outcome(&verdict);
+    assert_eq!((code, warnings), (Some(403), vec![]));
+    let refusal = refusal.unwrap();
+    assert!(
+        refusal.contains("configmap \"shop/kept\" (ResourceDeletionProtection \"sample\")"),
+        "the rule keeps it, the label does not: {refusal}"
+    );
+}
+
+#[test]
+fn not_being_able_to_look_for_what_stays_behind_is_a_warning() {
+    let world = Given { objects: Err(Unknown::new("what is protected in it", "no")), ..Given::default() };
+    let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, false);
+    let (code, refusal, warnings) = outcome(&verdict);
+    assert_eq!((code, refusal), (None, None));
+    assert_eq!(
+        warnings,
+        [
+            "clusterrole \"reader\" may own protected objects in namespaces, and they would stay behind: what is protected in \
+          it could not be found out (no)"
+        ]
+    );
+    let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, true);
+    assert_eq!(verdict.code(), Some(Code::Unavailable));
 }

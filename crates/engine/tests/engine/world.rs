@@ -290,6 +290,14 @@ pub(crate) fn delete_as(user: &str, of: &str, json: &str, world: &Given) -> Verd
     block_on(decide(&asked, world, &settings()))
 }
 
+/// The deletion of an object that the API server was told owns something: protected, or only labelled in a namespace.
+pub(crate) fn delete_owner(of: &str, json: &str, world: &Given, is_owner: bool) -> Verdict {
+    let subject = Subject { kind: kind(of), object: Object::parse(json.as_bytes()).unwrap() };
+    let expects = Expects { labelled_dependents: !is_owner, ..Expects::default() };
+    let review = Review { is_owner, expects, ..review(Action::Delete(subject)) };
+    block_on(decide(&review, world, &settings()))
+}
+
 pub(crate) fn delete(of: &str, json: &str, world: &Given) -> Verdict {
     delete_with(of, json, world, &settings())
 }

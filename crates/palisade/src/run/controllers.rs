@@ -12,7 +12,7 @@ use palisade_cluster::components::{Sighted, watch_components};
 use palisade_cluster::critical::{Dependents, watch_dependents};
 use palisade_cluster::flow::watch_departures;
 use palisade_cluster::sync;
-use palisade_cluster::{Ancestors, Ledger, watch_ancestors};
+use palisade_cluster::{Ledger, watch_ancestors};
 use palisade_controllers::certificates::{Certificates, Material};
 use palisade_controllers::components::{self, Refusals};
 use palisade_controllers::flow::{self, Tripped};
@@ -70,7 +70,7 @@ impl Controllers {
             async move { certificates.keep(material_tx, leadership).await }
         });
         tokio::spawn(serve_newest(material.clone(), certificate, metrics.clone()));
-        let (ancestors_tx, ancestors) = watch::channel(Ancestors::default());
+        let (ancestors_tx, ancestors) = watch::channel(None);
         if gates.resources_deletion_protection && gates.cascade_protection {
             let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
             tokio::spawn(watch_ancestors(

@@ -2,7 +2,7 @@
 
 use palisade_testkit::wait_until;
 
-use crate::cluster::{Cluster, EVENTUALLY, allowed, denied, lifting, shared};
+use crate::cluster::{Cluster, EVENTUALLY, allowed, denied, lifting, shared, warned};
 use crate::labels::definition;
 
 const LABEL: &str = "policy.kruise.io/delete-protection";
@@ -150,7 +150,7 @@ fn our_own_definition_stays_while_there_are_protections() {
 }
 
 /// A `ConfigMap` that is owned by others: `(apiVersion, kind, name, uid)`.
-async fn owned(
+pub(crate) async fn owned(
     cluster: &Cluster,
     ns: &str,
     name: &str,
@@ -173,10 +173,14 @@ async fn owned(
     cluster.must(&format!("get configmap {name} -n {ns} -o jsonpath={{.metadata.uid}}")).await
 }
 
-/// Waits until the registration knows an owner.
-async fn known(cluster: &Cluster, uid: &str) {
-    let conditions = "get validatingwebhookconfiguration palisade -o jsonpath={.webhooks[*].matchConditions[*].expression}";
-    cluster.eventually_prints(conditions, |text| text.contains(uid)).await;
+/// Prints every expression of the registration.
+pub(crate) const EXPRESSIONS: &str =
+    "get validatingwebhookconfiguration palisade -o jsonpath={.webhooks[*].matchConditions[*].expression}";
+
+/// Waits until the registration knows an owner, by the first characters of its uid.
+pub(crate) async fn known(cluster: &Cluster, uid: &str) {
+    let prefix = format!("|{}", &uid[..8]);
+    cluster.eventually_prints(EXPRESSIONS, |text| text.contains(&prefix)).await;
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
 }
 
@@ -288,8 +292,24 @@ fn an_owner_without_a_namespace_has_dependents_anywhere() {
         let owner = ("rbac.authorization.k8s.io/v1", "ClusterRole", name.as_str(), uid.as_str());
         owned(cluster, &ns, "kept", &format!("{LABEL}: Always"), &[owner]).await;
         known(cluster, &uid).await;
-        denied(&cluster.kubectl(&format!("delete clusterrole owner-{ns}")).await, "Forbidden", "kept");
-        cluster.must(&format!("label configmap kept -n {ns} {LABEL}-")).await;
-        allowed(&cluster.kubectl(&format!("delete clusterrole owner-{ns}")).await);
+        let warning =
+            format!("clusterrole \"owner-{ns}\" owns protected objects in namespaces, and they stay behind");
+        warned(&cluster.kubectl(&format!("delete clusterrole owner-{ns} --dry-run=server")).await, &warning);
+        // What has no namespace either is the administrators', too.
+        cluster
+            .apply(&format!(
+                "{{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {{name: kept-{ns}, labels: \
+                 {{{LABEL}: Always}}, ownerReferences: [{{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, \
+                 name: owner-{ns}, uid: {uid}}}]}}, rules: []}}"
+            ))
+            .await;
+        let delete = format!("delete clusterrole owner-{ns}");
+        let kept = wait_until(EVENTUALLY, || async {
+            !cluster.kubectl(&format!("{delete} --dry-run=server")).await.ok
+        });
+        assert!(kept.await);
+        denied(&cluster.kubectl(&delete).await, "Forbidden", &format!("clusterrole \"kept-{ns}\""));
+        cluster.must(&format!("label clusterrole kept-{ns} {LABEL}-")).await;
+        warned(&cluster.kubectl(&delete).await, &warning);
     });
 }

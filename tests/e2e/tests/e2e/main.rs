@@ -23,6 +23,7 @@ mod label_changes;
 mod labels;
 mod losses;
 mod outage;
+mod owners;
 mod pods;
 mod port;
 mod protections;

@@ -9,6 +9,7 @@ mod critical;
 mod label_advice;
 mod label_changes;
 mod outage;
+mod owners;
 mod pods;
 
 use std::collections::BTreeSet;
@@ -23,20 +24,19 @@ use palisade_api::kinds::{CASCADING_KINDS, TRANSIENT_KINDS, TransientKind};
 use palisade_api::labels::{self, LabelExpression, LabelRule, Operator};
 use palisade_api::marks;
 
-use palisade_cluster::Ancestors;
-
 use super::coverage::{Coverage, Every, Namespaces};
-use cel::{Expression, cel, string, strings};
+use cel::{Expression, cel, string};
 
 pub use components::Managed;
 pub(super) use critical::CRITICAL;
 pub use critical::Providers;
+pub use owners::Owners;
 
 /// How long the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 5;
 /// How long an expression may be: the API server takes 100,000 characters.
 const LONGEST_EXPRESSION: usize = 64 << 10;
-/// How many uids or names an expression holds. It costs the API server next to nothing up to here, and is refused
+/// How many names an expression holds. It costs the API server next to nothing up to here, and is refused
 /// somewhere below ten times as many.
 const NAMES_TOLD: usize = 2_000;
 pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -97,7 +97,7 @@ pub struct Wanted<'a> {
     /// What protections make necessary.
     pub coverage: &'a Coverage,
     /// The owners of something protected.
-    pub ancestors: &'a Ancestors,
+    pub owners: Owners<'a>,
 }
 
 /// All webhooks, in a fixed order.
@@ -185,21 +185,6 @@ impl Wanted<'_> {
             ]),
             ..self.webhook("cascade")
         }
-    }
-
-    /// Deletions of what owns something protected, and of nothing else while they are few enough to be told.
-    fn owners(&self) -> Option<ValidatingWebhook> {
-        let Ancestors { uids, resources } = self.ancestors;
-        if resources.is_empty() {
-            return None;
-        }
-        let told = (uids.len() <= NAMES_TOLD)
-            .then(|| vec![cel!("oldObject.metadata.uid in {}", strings(uids)).condition("owner")]);
-        Some(ValidatingWebhook {
-            rules: Some(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)).collect()),
-            match_conditions: told,
-            ..self.webhook_at("owners", "/admit/owners")
-        })
     }
 
     /// Deletions of the kinds that protections name, where they name them.
@@ -377,6 +362,7 @@ pub(super) mod tests {
 
     use super::*;
     use palisade_cluster::components::{Guarded, Sighted};
+    use palisade_cluster::{Ancestor, Ancestors};
     use palisade_cluster::{Discovery, Served};
     use palisade_engine::ProtectedComponents;
 
@@ -434,7 +420,7 @@ pub(super) mod tests {
                 discovery: &Discovery::default(),
             },
             coverage: &Coverage::default(),
-            ancestors: &Ancestors::default(),
+            owners: Owners::Registered(&[]),
         })
     }
 
@@ -469,6 +455,13 @@ pub(super) mod tests {
             match_labels: [("tier".to_owned(), "prod".to_owned())].into(),
             match_expressions: Vec::new(),
         };
+        let owner = Ancestor {
+            group: String::new(),
+            plural: "pods".to_owned(),
+            namespace: Some("shop".to_owned()),
+            guarded: true,
+        };
+        let ancestors = Ancestors([("11111111".to_owned(), owner)].into());
         let of = |flow: &Governed| {
             plan_as(|wanted| {
                 plan(&Wanted {
@@ -482,7 +475,7 @@ pub(super) mod tests {
                         discovery: &discovery,
                     },
                     coverage: &coverage,
-                    ancestors: &Ancestors { uids: BTreeSet::from(["1".to_owned()]), resources: pods() },
+                    owners: Owners::Known(&ancestors),
                     ..wanted.clone()
                 })
             })
