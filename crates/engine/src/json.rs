@@ -52,9 +52,9 @@ impl<'a> Cursor<'a> {
         &mut self,
         mut member: impl FnMut(Cow<'a, str>, &mut Self) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
-        let mut keys = Keys::new();
+        let mut keys = Keys::of(self.clone());
         self.members(|key, value| {
-            if !keys.insert(key.clone()) {
+            if !keys.insert(&key, matches!(key, Cow::Borrowed(_))) {
                 return Err(value.expected("no member that is named twice before"));
             }
             member(key, value)

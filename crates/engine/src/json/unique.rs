@@ -11,52 +11,71 @@ use serde::Deserialize;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::Cursor;
+
 /// Objects with more members than this are rare: their keys are hashed.
-const FEW: usize = 32;
+const FEW: usize = 16;
 
 /// The keys of one object that were read so far.
 pub(super) struct Keys<'a> {
-    few: [&'a str; FEW],
+    /// Before the object.
+    start: Cursor<'a>,
     count: usize,
-    /// A bit for each of `few`, by [`fingerprint`]. Only keys that share one are compared.
-    fingerprints: u64,
-    /// All keys, once there are more than a few or one is spelled with escapes.
-    many: Option<HashSet<Cow<'a, str>>>,
+    /// What is cheap to know of the first few. Keys whose fingerprints differ differ.
+    fingerprints: [u32; FEW],
+    /// All keys, once there are more than a few, or two look alike, or one is spelled with escapes.
+    all: Option<HashSet<Cow<'a, str>>>,
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new() -> Self {
-        Self { few: [""; FEW], count: 0, fingerprints: 0, many: None }
+    /// For the object that comes next.
+    pub(super) fn of(start: Cursor<'a>) -> Self {
+        Self { start, count: 0, fingerprints: [0; FEW], all: None }
     }
 
     /// Adds a key, and returns whether it is new.
-    pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
-        match (key, &mut self.many) {
-            (Cow::Borrowed(key), None) if self.count < FEW => {
-                let bit = fingerprint(key);
-                if self.fingerprints & bit != 0 && self.few[..self.count].contains(&key) {
-                    return false;
-                }
-                self.fingerprints |= bit;
-                self.few[self.count] = key;
-                self.count += 1;
-                true
-            }
-            (key, many) => {
-                let few = &self.few[..self.count];
-                let all = many.get_or_insert_with(|| few.iter().copied().map(Cow::Borrowed).collect());
-                all.insert(key)
+    #[inline]
+    pub(super) fn insert(&mut self, key: &str, borrowed: bool) -> bool {
+        let count = self.count;
+        self.count += 1;
+        if self.all.is_none() && borrowed && count < FEW {
+            let own = fingerprint(key);
+            // All of them, which takes a few instructions; those that are not there yet are 0.
+            if !self.fingerprints.contains(&own) {
+                self.fingerprints[count] = own;
+                return true;
             }
         }
+        self.insert_exactly(key, count)
+    }
+
+    #[cold]
+    fn insert_exactly(&mut self, key: &str, count: usize) -> bool {
+        let start = &self.start;
+        self.all.get_or_insert_with(|| first_keys(start.clone(), count)).insert(Cow::Owned(key.to_owned()))
     }
 }
 
-/// One of 64 bits, by what is cheap to know of a key.
-fn fingerprint(key: &str) -> u64 {
+/// The length of a key, and its first, middle and last byte; 0 for an empty one.
+fn fingerprint(key: &str) -> u32 {
     let bytes = key.as_bytes();
-    let byte = |at: usize| bytes.get(at).copied().map_or(0, usize::from);
-    let mixed = bytes.len() + byte(0) * 7 + byte(bytes.len() / 2) * 3 + byte(bytes.len().saturating_sub(1));
-    1 << (mixed % 64)
+    let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else { return 0 };
+    let length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
+    u32::from_ne_bytes([length, first, bytes[bytes.len() / 2], last])
+}
+
+/// The first keys of an object, which are different.
+fn first_keys(mut object: Cursor<'_>, count: usize) -> HashSet<Cow<'_, str>> {
+    let mut keys = HashSet::with_capacity(count + 1);
+    // They were read before, without an error; the one that ends this is our own.
+    let _ = object.members(|key, value| {
+        if keys.len() == count {
+            return Err(value.expected("no more"));
+        }
+        keys.insert(key);
+        value.skip()
+    });
+    keys
 }
 
 /// A value of which no object names a member twice, at any depth.
@@ -130,34 +149,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn keys(all: &[Cow<'static, str>]) -> Vec<bool> {
-        let mut keys = Keys::new();
-        all.iter().map(|key| keys.insert(key.clone())).collect()
+    /// Whether each key of an object is new.
+    fn keys(object: &str) -> Vec<bool> {
+        let mut keys = Keys::of(Cursor::new(object.as_bytes()));
+        let mut new = Vec::new();
+        let mut cursor = Cursor::new(object.as_bytes());
+        cursor
+            .members(|key, value| {
+                new.push(keys.insert(&key, matches!(key, Cow::Borrowed(_))));
+                value.skip()
+            })
+            .unwrap();
+        new
     }
 
     #[test]
     fn a_key_is_new_once_however_it_is_spelled() {
-        let plain: Cow<'static, str> = Cow::Borrowed("oldObject");
-        let escaped: Cow<'static, str> = Cow::Owned("oldObject".to_owned());
-        assert_eq!(keys(&[plain.clone(), plain.clone()]), [true, false]);
-        assert_eq!(keys(&[plain.clone(), escaped.clone()]), [true, false]);
-        assert_eq!(keys(&[escaped, plain]), [true, false]);
+        assert_eq!(keys(r#"{"oldObject":{},"oldObject":1}"#), [true, false]);
+        assert_eq!(keys(r#"{"oldObject":{},"oldObj\u0065ct":1}"#), [true, false]);
+        assert_eq!(keys(r#"{"oldObj\u0065ct":{},"oldObject":1}"#), [true, false]);
+        assert_eq!(keys(r#"{"oldobject":1,"oldObject":1,"":1,"":1}"#), [true, true, true, false]);
         assert_eq!(
-            keys(&["oldobject".into(), "oldObject".into(), "".into(), "".into()]),
-            [true, true, true, false]
+            keys(r#"{"abc-1-wxyz":1,"abc-2-wxyz":1,"abc-1-wxyz":1}"#),
+            [true, true, false],
+            "lookalikes"
         );
     }
 
     proptest! {
         #[test]
         fn it_is_what_a_set_says(numbers in prop::collection::vec((0_u8..60, any::<bool>()), 0..200)) {
-            let texts: Vec<String> = (0..60).map(|number| format!("key-{number}")).collect();
-            let (mut keys, mut set) = (Keys::new(), HashSet::new());
-            for (number, owned) in numbers {
-                let text = &texts[usize::from(number)];
-                let key = if owned { Cow::Owned(text.clone()) } else { Cow::Borrowed(text.as_str()) };
-                prop_assert_eq!(keys.insert(key), set.insert(text.clone()));
-            }
+            let spelled = |(number, escaped): (u8, bool)| {
+                if escaped { format!("\"\\u006bey-{number}-same\":{number}") } else { format!("\"key-{number}-same\":{number}") }
+            };
+            let members: Vec<String> = numbers.iter().copied().map(spelled).collect();
+            let mut set = HashSet::new();
+            let expected: Vec<bool> = numbers.iter().map(|(number, _)| set.insert(*number)).collect();
+            prop_assert_eq!(keys(&format!("{{{}}}", members.join(","))), expected);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What stays of a refusal: a line in the log, and Events.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::cluster::{Cluster, allowed, denied, shared};
@@ -72,8 +73,11 @@ fn a_refusal_is_one_line_in_the_log_and_an_event_on_the_object_and_on_the_policy
         assert!(cluster.must(&events(&ns, "kept")).await.lines().count() <= 2, "the same is said once");
         assert_eq!(cluster.must(&events(&ns, "tried")).await, "", "a dry run writes nothing");
 
+        // Several of our webhooks may ask about one deletion, each with a review of its own.
         let lines = logged(cluster, &format!("namespace=\"{ns}\" name=\"kept\""));
-        assert_eq!(lines.len(), 3, "one line for each refusal: {lines:?}");
+        let uid = |line: &String| line.split_once("uid=\"").map(|(_, rest)| rest[..36].to_owned());
+        let reviews: BTreeSet<_> = lines.iter().filter_map(uid).collect();
+        assert!(lines.len() >= 3 && lines.len() == reviews.len(), "one line for each refusal: {lines:?}");
         let line = &lines[0];
         for part in [
             "INFO",
@@ -86,7 +90,7 @@ fn a_refusal_is_one_line_in_the_log_and_an_event_on_the_object_and_on_the_policy
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        assert_eq!(logged(cluster, &format!("namespace=\"{ns}\" name=\"tried\"")).len(), 1);
+        assert!(!logged(cluster, &format!("namespace=\"{ns}\" name=\"tried\"")).is_empty());
         cluster.must(&format!("delete resourcedeletionprotection {ns}")).await;
     });
 }
