@@ -16,6 +16,8 @@ use axum::response::Response;
 use axum::routing::post;
 use palisade_admission::{Door, Metrics, Serving, ServingCertificate, Worlds, router};
 use palisade_api::gates::FeatureGates;
+use palisade_api::versions::{PolicyKind, PolicyVersions};
+use palisade_cluster::Behind;
 use palisade_engine::{
     Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
 };
@@ -249,6 +251,16 @@ impl Worlds for Empty {
     type World = Self;
     fn until(&self, _: tokio::time::Instant) -> Self {
         Self
+    }
+
+    async fn until_known(
+        &self,
+        _: &[PolicyKind],
+        versions: &PolicyVersions,
+        deadline: tokio::time::Instant,
+    ) -> Result<(), Behind> {
+        let _ = (versions, deadline);
+        Ok(())
     }
 }
 

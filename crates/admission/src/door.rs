@@ -11,7 +11,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
-use palisade_cluster::{Live, LiveWorld};
+use palisade_api::versions::{AT, PolicyKind, PolicyVersions};
+use palisade_cluster::{Behind, Live, LiveWorld};
 use palisade_engine::{Action, Expects, Settings, Verdict, World, advise, decide};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -36,12 +37,29 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub trait Worlds: Send + Sync + 'static {
     type World: World + Send;
     fn until(&self, deadline: Instant) -> Self::World;
+
+    /// Waits until policies of some kinds are known, each as of a resourceVersion at least; not beyond a deadline.
+    fn until_known(
+        &self,
+        kinds: &[PolicyKind],
+        versions: &PolicyVersions,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<(), Behind>> + Send;
 }
 
 impl Worlds for Live {
     type World = LiveWorld;
     fn until(&self, deadline: Instant) -> LiveWorld {
         Self::until(self, deadline)
+    }
+
+    async fn until_known(
+        &self,
+        kinds: &[PolicyKind],
+        versions: &PolicyVersions,
+        deadline: Instant,
+    ) -> Result<(), Behind> {
+        Self::until_known(self, kinds, versions, deadline).await
     }
 }
 
@@ -129,7 +147,7 @@ fn not_found() -> Response<Body> {
 }
 
 /// Which of our webhooks asks: `/admit/budgets/flow`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Asked {
     /// The verdict counts for protections: an object that carries a label and is also selected by a protection is
     /// asked about by two webhooks.
@@ -140,15 +158,38 @@ struct Asked {
     for_advice: bool,
     /// There are budgets, flow controls or critical services for it, also if this replica does not know of one yet.
     expects: Expects,
+    /// The kinds of policies that it is asked for. They must be known, or the answer would be that there are none.
+    kinds: Vec<PolicyKind>,
+    /// How new the policies are that the registration carries: a replica that has seen less must not answer.
+    versions: PolicyVersions,
 }
 
 impl Asked {
     fn read(path: &str) -> Option<Self> {
         let mut asked = Self::default();
-        for word in path.strip_prefix("/admit")?.split('/').skip(1) {
+        let mut words = path.strip_prefix("/admit")?.split('/').skip(1).peekable();
+        if words.peek().is_none() {
+            // Registered by an older version: nobody knows what for.
+            asked.kinds.extend(PolicyKind::ALL);
+        }
+        while let Some(word) = words.next() {
+            asked.kinds.extend(PolicyKind::of_word(word));
             let said = match word {
+                AT => {
+                    asked.versions = PolicyVersions::read(words.next()?)?;
+                    continue;
+                }
+                // Labels are in the review itself, and policies that are written are of no policy's concern.
+                "labels" | "policies" | "evictions" => continue,
+                "cascade" => {
+                    asked.kinds.extend([PolicyKind::Protection, PolicyKind::CriticalService]);
+                    continue;
+                }
                 "protections" => &mut asked.counted,
-                "owners" => &mut asked.as_owner,
+                "owners" => {
+                    asked.kinds.push(PolicyKind::Protection);
+                    &mut asked.as_owner
+                }
                 "advice" => &mut asked.for_advice,
                 "budgets" => &mut asked.expects.budgets,
                 "flow" => &mut asked.expects.flow,
@@ -218,6 +259,12 @@ impl<W: Worlds> Door<W> {
             answering
         });
         let span = tracing::debug_span!("review", uid = %read.uid, refused = field::Empty);
+        // The world is made of what is known then.
+        if let Err(behind) = self.worlds.until_known(&asked.kinds, &asked.versions, deadline).await {
+            self.metrics.rejected(Rejected::TooLate);
+            Line::of(&read, started).refused("none", Refused::TooLate.code(), "policies are not known yet");
+            return Ok(wire::refuse(&read.uid, Refused::TooLate, &not_known(behind)));
+        }
         let decided = if asked.for_advice {
             Ok(advise(&read.review))
         } else {
@@ -325,6 +372,18 @@ impl<W: Worlds> Door<W> {
             )),
         }
     }
+}
+
+/// Why a replica does not decide yet, and what to do.
+fn not_known(Behind { kind, unserved }: Behind) -> String {
+    if unserved {
+        let definition = kind.definition();
+        return format!(
+            "Palisade can't tell whether a policy refuses this: the kind {kind} is defined but not served, so that \
+             policies of it can't be read. To lift it, serve it again: kubectl edit customresourcedefinition {definition}"
+        );
+    }
+    format!("this replica of Palisade has not seen the newest policies of the kind {kind} yet; try again")
 }
 
 fn too_large() -> Rejection {

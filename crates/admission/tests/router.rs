@@ -11,6 +11,8 @@ use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use palisade_admission::{Door, Metrics, Worlds, router};
 use palisade_api::gates::FeatureGates;
+use palisade_api::versions::{PolicyKind, PolicyVersions};
+use palisade_cluster::Behind;
 use palisade_engine::{
     Answer, Census, Count, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
 };
@@ -28,6 +30,22 @@ impl Worlds for Small {
     type World = Self;
     fn until(&self, _: Instant) -> Self {
         self.clone()
+    }
+
+    async fn until_known(
+        &self,
+        _: &[PolicyKind],
+        versions: &PolicyVersions,
+        deadline: Instant,
+    ) -> Result<(), Behind> {
+        if versions.get(PolicyKind::Budget) > 100 {
+            tokio::time::sleep_until(deadline).await;
+            return Err(Behind { kind: PolicyKind::Budget, unserved: false });
+        }
+        if versions.get(PolicyKind::FlowControl) > 100 {
+            return Err(Behind { kind: PolicyKind::FlowControl, unserved: true });
+        }
+        Ok(())
     }
 }
 
@@ -394,4 +412,40 @@ async fn a_protection_that_an_update_lifts_is_told_to_the_audit_log(
     let response = ask(&review).await;
     assert_eq!(response["allowed"], true);
     assert_eq!(response["auditAnnotations"]["lifted-protection"].as_str(), expected, "{response}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_knows_older_policies_than_it_is_asked_by_answers_503() {
+    let ask = async |path: &str| {
+        let request = Request::post(format!("{path}?timeout=5s")).header("content-type", "application/json");
+        let body = Body::from(review("CREATE", &Value::Null).to_string());
+        let (status, body) = send(request.body(body).unwrap()).await;
+        (status, serde_json::from_str::<Value>(&body).unwrap_or_default()["response"].clone())
+    };
+    for path in
+        ["/admit", "/admit/labels", "/admit/budgets/at/budgets-100", "/admit/cascade/at/critical-9.flow-7"]
+    {
+        let (status, answer) = ask(path).await;
+        assert_eq!((status, &answer["allowed"]), (StatusCode::OK, &json!(true)), "{path}");
+    }
+    let started = Instant::now();
+    let (_, answer) = ask("/admit/budgets/at/budgets-101").await;
+    assert_eq!((&answer["allowed"], &answer["status"]["code"]), (&json!(false), &json!(503)), "{answer}");
+    let message = answer["status"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("has not seen the newest policies of the kind PodUnavailableBudget"),
+        "{message}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(5), "before the API server gives up");
+    let (_, answer) = ask("/admit/flow/at/flow-101").await;
+    let message = answer["status"]["message"].as_str().unwrap();
+    assert!(message.contains("kubectl edit customresourcedefinition poddeletionflowcontrols."), "{message}");
+    for path in [
+        "/admit/budgets/at",
+        "/admit/budgets/at/",
+        "/admit/budgets/at/nobody-1",
+        "/admit/budgets/at/budgets-x",
+    ] {
+        assert_eq!(ask(path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
 }

@@ -18,3 +18,4 @@ pub mod marks;
 pub mod names;
 pub mod protection;
 mod schema;
+pub mod versions;

@@ -208,9 +208,8 @@ async fn settle<A: Account>(
                     sleep(jitter()).await;
                     Step::Read
                 }
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                    return answer_all(waiting, &Ok(A::free()));
-                }
+                // It is gone, or its kind is not served: reading it tells.
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => Step::Read,
                 Ok(Err(error)) => Step::Fail(error.to_string()),
                 Err(_) => Step::Fail(NO_ANSWER.to_owned()),
             },

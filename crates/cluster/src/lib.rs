@@ -19,6 +19,7 @@ mod owners;
 mod pod_namespaces;
 mod policies;
 mod presence;
+mod progress;
 mod search;
 pub mod sync;
 
@@ -32,6 +33,7 @@ pub use live::{AwaitPolicy, Live, LiveWorld, segment};
 pub use owners::{Ancestor, Ancestors, UID_PREFIX, watch_ancestors};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
+pub use progress::{Behind, KindProgress, PolicyProgress};
 
 /// As Kubernetes writes times: whole seconds.
 pub fn seconds(moment: Timestamp) -> String {

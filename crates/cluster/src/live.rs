@@ -16,6 +16,7 @@ use http::header::ACCEPT;
 use kube::Client;
 use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Target};
+use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged, Metadata,
@@ -32,7 +33,9 @@ use crate::critical::{self, Services};
 use crate::discovery::{Discovery, Served};
 use crate::ledger::Ledger;
 use crate::named::{Detail, read_named};
+use crate::objects::none_if_undefined;
 use crate::owner_states::SeenOwners;
+use crate::progress::{Behind, PolicyProgress};
 use crate::sync;
 
 /// How many objects one answer of the API server may hold.
@@ -54,6 +57,7 @@ pub struct Live {
     guarded: Option<watch::Receiver<Option<Guarded>>>,
     await_policy: Option<AwaitPolicy>,
     seen_owners: Arc<SeenOwners>,
+    progress: Option<Arc<PolicyProgress>>,
 }
 
 /// Waits until the API server asks about what a policy concerns, and says whether it does.
@@ -84,7 +88,28 @@ impl Live {
             guarded: None,
             await_policy: None,
             seen_owners: Arc::default(),
+            progress: None,
         }
+    }
+
+    /// With what the watches of policies have seen, reviews wait until they know what they are asked by.
+    #[must_use]
+    pub fn with_progress(self, progress: Arc<PolicyProgress>) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+
+    /// Waits until policies of some kinds are known, each as of a resourceVersion at least.
+    pub async fn until_known(
+        &self,
+        kinds: &[PolicyKind],
+        versions: &PolicyVersions,
+        deadline: Instant,
+    ) -> Result<(), Behind> {
+        let Some(progress) = &self.progress else {
+            let kind = kinds.first().copied().or_else(|| versions.iter().map(|(kind, _)| kind).next());
+            return kind.map_or(Ok(()), |kind| Err(Behind { kind, unserved: false }));
+        };
+        progress.until(kinds, versions, deadline).await
     }
 
     /// With a ledger, pods are charged to it; without one there are no budgets and no flow controls.
@@ -363,6 +388,15 @@ impl LiveWorld {
         let uri = page_uri(path, query, token);
         let asked = async { self.client.request(get(&uri, accept)?).await.map_err(NoAnswer::from) };
         self.in_time(asked).await
+    }
+
+    /// Whether a list of policies failed because the cluster does not know their kind: then there are none.
+    pub(crate) async fn none_if_undefined(&self, kind: PolicyKind, why: NoAnswer) -> Result<(), NoAnswer> {
+        if why.code != 404 {
+            return Err(why);
+        }
+        let asked = async { none_if_undefined(&self.client, kind).await.map_err(NoAnswer::from) };
+        self.in_time(asked).await.map(drop)
     }
 
     /// The client has no read timeout, and patiently repeats what the API server puts off: the deadline is

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, ResourceExt};
 use palisade_api::protection::{self, Rule, Spec, Status, UnreadableProtection, rules_of};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::Protections;
 use tokio::sync::watch;
 
-use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::objects::{Change, list_policies, resource, status_of, watch_policies};
+use crate::progress::PolicyProgress;
 use crate::sync;
 
 /// One protection, as it was last seen.
@@ -62,20 +64,19 @@ impl Policies {
 /// Reads all protections once; none if the cluster does not know the kind.
 pub async fn list_protections(client: Client) -> kube::Result<Policies> {
     let api: Api<DynamicObject> = Api::all_with(client, &protection_resource());
-    match api.list(&kube::api::ListParams::default()).await {
-        Ok(list) => {
-            let policies = list.items.iter().map(|object| (object.name_any(), Policy::read(object)));
-            Ok(Policies::new(policies.collect()))
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Policies::default()),
-        Err(error) => Err(error),
-    }
+    let policies = list_policies(&api, PolicyKind::Protection).await?;
+    Ok(Policies::new(policies.iter().map(|object| (object.name_any(), Policy::read(object))).collect()))
 }
 
 /// Watches protections, for ever, and publishes them; `None` before the first list is complete.
-pub async fn watch_protections(client: Client, published: watch::Sender<Option<Policies>>) {
+pub async fn watch_protections(
+    client: Client,
+    progress: Arc<PolicyProgress>,
+    published: watch::Sender<Option<Policies>>,
+) {
     let mut current: BTreeMap<String, Policy> = BTreeMap::new();
-    watch_objects(client, &protection_resource(), |change| {
+    let resource = protection_resource();
+    watch_policies(client, PolicyKind::Protection, &resource, &progress, |change| {
         match change {
             Change::All(objects) => {
                 current = objects.iter().map(|object| (object.name_any(), Policy::read(object))).collect();

@@ -30,8 +30,19 @@ const CALL: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     pub leading: bool,
+    /// Until when nobody else can lead, by a clock that goes on while this process is stopped. Nobody is told when it
+    /// moves on.
+    pub until: Option<Instant>,
     /// `palisade uninstall` was here: nothing is to be registered.
     pub suspended: bool,
+}
+
+impl Leadership {
+    /// Whether nobody else leads at this moment. A process that was stopped leads, by what it knew then, until it learns
+    /// better; this it knows at once.
+    pub fn holds_now(&self) -> bool {
+        self.leading && self.until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 /// Stands for election until told to stop, then gives the Lease back.
@@ -90,6 +101,7 @@ async fn stand_until(
             candidate.renewed = None;
             published.leading = false;
         }
+        published.until = candidate.renewed.map(|renewed| renewed + LEASE);
         publish(leadership, published);
         // Also if whoever could tell us to stop is gone.
         if timeout(TRY, stop.wait_for(|stop| *stop)).await.is_ok() {
@@ -103,7 +115,11 @@ async fn stand_until(
 }
 
 fn publish(leadership: &watch::Sender<Leadership>, new: Leadership) {
-    let before = sync::send_new(leadership, new);
+    let before = sync::change(leadership, |held| {
+        let before = std::mem::replace(held, new);
+        let moved_on = Leadership { until: new.until, ..before };
+        (moved_on != new).then_some(before)
+    });
     if before.is_some_and(|before| before.leading != new.leading) {
         tracing::info!(leading = new.leading, "leadership changed");
     }
@@ -132,27 +148,27 @@ impl Candidate<'_> {
             leases.create(&lease).await?;
             self.renewed = Some(asked);
             self.just_started = false;
-            return Ok(Leadership { leading: true, suspended: false });
+            return Ok(Leadership { leading: true, suspended: false, until: None });
         };
         let mut suspended = is_marked(&lease);
         self.just_started &= suspended && holder(&lease).is_empty();
         if self.just_started {
             // A replica that runs takes a Lease that nobody holds at its next try.
             if !self.is_unchanged(&lease) {
-                return Ok(Leadership { leading: false, suspended });
+                return Ok(Leadership { leading: false, suspended, until: None });
             }
             tracing::info!("started again after all replicas were stopped: no longer suspended");
             suspended = !unmark(&mut lease);
         } else if !self.may_take(&lease) {
             self.renewed = None;
-            return Ok(Leadership { leading: false, suspended });
+            return Ok(Leadership { leading: false, suspended, until: None });
         }
         self.take(&mut lease);
         leases.replace(&lease).await?;
         self.rival = None;
         self.renewed = Some(asked);
         self.just_started = false;
-        Ok(Leadership { leading: true, suspended })
+        Ok(Leadership { leading: true, suspended, until: None })
     }
 
     fn may_take(&mut self, lease: &Lease) -> bool {
@@ -328,6 +344,32 @@ mod tests {
         sync::send(&stored.stands_still, false);
         sleep(3 * LEASE).await;
         assert!(a.leads() != b.leads(), "{} {}", a.leads(), b.leads());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_that_nobody_renewed_does_not_hold_whatever_was_published() {
+        let stored = Arc::new(Stored::default());
+        let mut replica = start(&stored, "a");
+        replica.until_leading(true).await;
+        assert!(sync::current(&replica.leadership).holds_now());
+        // As a process does that is stopped: nothing of it runs, and time goes on.
+        replica.task.abort();
+        for _ in 0..10 {
+            sleep(LEASE / 10).await;
+        }
+        let leadership = sync::current(&replica.leadership);
+        assert!(leadership.leading && !leadership.holds_now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_is_no_news() {
+        let stored = Arc::new(Stored::default());
+        let mut replica = start(&stored, "a");
+        replica.until_leading(true).await;
+        sync::newest(&mut replica.leadership);
+        sleep(4 * LEASE).await;
+        assert!(sync::current(&replica.leadership).holds_now());
+        assert!(!replica.leadership.has_changed().unwrap());
     }
 
     #[tokio::test(start_paused = true)]

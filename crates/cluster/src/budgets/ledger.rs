@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
 use palisade_api::budget::{self, Budget, Chosen, Status};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::{Answer, Metadata, Object, PodState, Standing, Unknown, Withdrawal, is_available};
 use serde_json::json;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use crate::budgets::{Controller, Index, Key, Known, budget_resource};
 use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::discovery::Discovery;
 use crate::live::{WHOLE, get, segment};
-use crate::objects::exist;
+use crate::objects::{exist, get_policy};
 
 /// How long a request waits for the index to catch up with what another replica has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -94,7 +95,7 @@ impl Budgets {
     async fn has_budgets(&self, namespace: &str) -> Answer<bool> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.lookup.client.clone(), namespace, &budget_resource());
-        commit::call::<Self, _>(exist(&api)).await
+        commit::call::<Self, _>(exist(&api, PolicyKind::Budget)).await
     }
 
     /// Whether a pod costs something of a budget.
@@ -300,7 +301,7 @@ impl Account for Budgets {
     async fn read(&self, key: &Key) -> kube::Result<Option<Known>> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.lookup.client.clone(), &key.namespace, &budget_resource());
-        Ok(api.get_opt(&key.name).await?.map(|object| Known::read(&object)))
+        Ok(get_policy(&api, &key.name).await?.map(|object| Known::read(&object)))
     }
 
     fn free() -> Admitted {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject};
 use kube::{Client, ResourceExt};
+use palisade_api::versions::PolicyKind;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, interval, sleep};
@@ -16,7 +17,8 @@ use crate::budgets::{Index, KindKey, Known, budget_resource};
 use crate::discovery::{Discovery, served_otherwise, watchable};
 use crate::feed::{Broken, Fed, Source, feed, follow, list};
 use crate::live::{WHOLE, segment};
-use crate::objects::{Change, watch_objects};
+use crate::objects::{Change, list_policies, watch_policies};
+use crate::progress::PolicyProgress;
 use crate::sync::{self, lock, read, write};
 
 /// The workloads that nearly every cluster has.
@@ -29,8 +31,9 @@ const LINGER: Duration = Duration::from_secs(60);
 const TIDY: Duration = Duration::from_secs(15);
 
 /// Watches budgets, for ever.
-pub async fn watch_budgets(client: Client, index: Arc<Index>) {
-    watch_objects(client, &budget_resource(), |change| match change {
+pub async fn watch_budgets(client: Client, progress: Arc<PolicyProgress>, index: Arc<Index>) {
+    let resource = budget_resource();
+    watch_policies(client, PolicyKind::Budget, &resource, &progress, |change| match change {
         Change::All(objects) => {
             let mut budgets: BTreeMap<String, BTreeMap<String, Arc<Known>>> = BTreeMap::new();
             for known in objects.iter().map(Known::read) {
@@ -108,11 +111,8 @@ impl Index {
 pub async fn snapshot(client: &Client, namespace: &str) -> Result<Index, String> {
     let index = Index::default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &budget_resource());
-    let budgets = match api.list(&ListParams::default()).await {
-        Ok(list) => list.items,
-        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(format!("listing budgets: {error}")),
-    };
+    let listed = list_policies(&api, PolicyKind::Budget).await;
+    let budgets = listed.map_err(|error| format!("listing budgets: {error}"))?;
     let known = budgets.iter().map(Known::read).map(|known| (known.key.name.clone(), Arc::new(known)));
     let known: BTreeMap<String, Arc<Known>> = known.collect();
     if known.is_empty() {

@@ -16,10 +16,12 @@ use std::sync::Arc;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Client, ResourceExt};
 use palisade_api::components::{self, Components, GroupKind, Status};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::ProtectedComponents;
 use tokio::sync::watch;
 
-use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::objects::{Change, resource, status_of, watch_policies};
+use crate::progress::PolicyProgress;
 use crate::sync;
 
 pub(crate) use question::list_protections;
@@ -71,11 +73,13 @@ impl Guarded {
 /// Watches `ComponentProtection`s, for ever, and publishes them; `None` before the first list is complete.
 pub async fn watch_protections(
     client: Client,
+    progress: Arc<PolicyProgress>,
     built_in: Option<Arc<ProtectedComponents>>,
     published: watch::Sender<Option<Guarded>>,
 ) {
     let mut current = Guarded { built_in, ..Guarded::default() };
-    watch_objects(client, &component_resource(), |change| {
+    let resource = component_resource();
+    watch_policies(client, PolicyKind::ComponentProtection, &resource, &progress, |change| {
         let named = |object: &DynamicObject, before: &BTreeMap<String, Known>| {
             let name = object.name_any();
             let known = read(object, before.get(&name));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use palisade_api::components::{self, Chosen, Components, GroupKind};
 use palisade_api::critical::Resource;
+use palisade_api::versions::PolicyKind;
 use palisade_engine::{About, Answer, Kind, Metadata, Object, Parent, ProtectedComponents, Scaled, Unknown};
 use serde::Deserialize;
 
@@ -149,8 +150,11 @@ pub(crate) async fn list_protections(world: &LiveWorld) -> Answer<Vec<Arc<Protec
         }));
     };
     match world.each(&path, WHOLE, &mut take).await {
-        Err(why) if why.code != 404 => Err(Unknown::new("what ComponentProtections there are", why.text)),
-        _ => Ok(all),
+        Ok(()) => Ok(all),
+        Err(why) => match world.none_if_undefined(PolicyKind::ComponentProtection, why).await {
+            Ok(()) => Ok(all),
+            Err(why) => Err(Unknown::new("what ComponentProtections there are", why.text)),
+        },
     }
 }
 

@@ -18,10 +18,12 @@ use std::sync::Arc;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Client, ResourceExt};
 use palisade_api::critical::{self, Service, Status};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::Subject;
 use tokio::sync::watch;
 
-use crate::objects::{Change, resource, status_of, watch_objects};
+use crate::objects::{Change, resource, status_of, watch_policies};
+use crate::progress::PolicyProgress;
 use crate::sync;
 
 pub use dependents::{Dependent, Dependents, Sight, watch_dependents};
@@ -73,9 +75,14 @@ impl Services {
 }
 
 /// Watches `CriticalService`s, for ever, and publishes them; `None` before the first list is complete.
-pub async fn watch_services(client: Client, published: watch::Sender<Option<Services>>) {
+pub async fn watch_services(
+    client: Client,
+    progress: Arc<PolicyProgress>,
+    published: watch::Sender<Option<Services>>,
+) {
     let mut current = Services::default();
-    watch_objects(client, &service_resource(), |change| {
+    let resource = service_resource();
+    watch_policies(client, PolicyKind::CriticalService, &resource, &progress, |change| {
         let named = |object: &DynamicObject| (object.name_any(), Arc::new(Known::read(object)));
         match change {
             Change::All(objects) => current.0 = objects.iter().map(named).collect(),

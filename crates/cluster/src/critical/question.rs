@@ -1,6 +1,7 @@
 //! The live questions about what depends on a provider: pages of metadata in sequence, until one shows something.
 
 use palisade_api::critical::{self, Resource, Service, Target};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
     Answer, Census, Count, Critical, Holders, Kind, Metadata, Object, Present, Scope, Unknown,
@@ -166,8 +167,11 @@ pub(crate) async fn list_services(world: &LiveWorld) -> Answer<Vec<Critical>> {
         });
     };
     match world.each(&path, WHOLE, &mut take).await {
-        Err(why) if why.code != 404 => Err(Unknown::new("what CriticalServices there are", why.text)),
-        _ => Ok(services),
+        Ok(()) => Ok(services),
+        Err(why) => match world.none_if_undefined(PolicyKind::CriticalService, why).await {
+            Ok(()) => Ok(services),
+            Err(why) => Err(Unknown::new("what CriticalServices there are", why.text)),
+        },
     }
 }
 

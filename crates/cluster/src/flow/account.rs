@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kube::api::Api;
 use palisade_api::action::Action;
 use palisade_api::flow::{Control, Stamp, Status};
+use palisade_api::versions::PolicyKind;
 use palisade_engine::json::Malformed;
 use palisade_engine::{Answer, Object, Throttled, User, Withdrawal};
 use tokio::time::{Instant, sleep, timeout};
@@ -115,7 +116,7 @@ impl Flows {
     /// Whether there is one, asked of the API server.
     async fn exist(&self) -> Answer<bool> {
         let api = Api::all_with(self.client.clone(), &flow_resource());
-        commit::call::<Self, _>(exist(&api)).await
+        commit::call::<Self, _>(exist(&api, PolicyKind::FlowControl)).await
     }
 
     /// The metadata of a namespace, as text.

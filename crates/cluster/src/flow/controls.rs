@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, RwLock};
 
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, DynamicObject, PostParams};
 use kube::{Client, ResourceExt};
 use palisade_api::flow::{self, Status};
+use palisade_api::versions::PolicyKind;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
@@ -15,7 +16,8 @@ use super::departures::{Departure, Departures};
 use super::{Known, flow_resource};
 use crate::commit::{Entry, Tasks};
 use crate::feed::number;
-use crate::objects::{Change, watch_objects};
+use crate::objects::{Change, get_policy, list_policies, watch_policies};
+use crate::progress::PolicyProgress;
 use crate::sync::{self, lock, read, write};
 
 /// All flow controls, and what is charged to them.
@@ -83,9 +85,10 @@ impl Flows {
     }
 
     /// Watches them, for ever.
-    pub async fn watch(self: Arc<Self>) {
+    pub async fn watch(self: Arc<Self>, progress: Arc<PolicyProgress>) {
         let resource = flow_resource();
-        let watching = watch_objects(self.client.clone(), &resource, |change| match change {
+        let (client, kind) = (self.client.clone(), PolicyKind::FlowControl);
+        let watching = watch_policies(client, kind, &resource, &progress, |change| match change {
             Change::All(objects) => self.replace(objects.iter().map(Known::read).collect()),
             Change::Put(object) => self.put(Known::read(&object)),
             Change::Gone(object) => {
@@ -101,11 +104,9 @@ impl Flows {
     /// Lists them once, for one question.
     pub async fn list(&self) -> Result<(), String> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &flow_resource());
-        match api.list(&ListParams::default()).await {
-            Ok(list) => self.replace(list.items.iter().map(Known::read).collect()),
-            Err(kube::Error::Api(status)) if status.code == 404 => self.switch_off(),
-            Err(error) => return Err(format!("listing flow controls: {error}")),
-        }
+        let listed = list_policies(&api, PolicyKind::FlowControl).await;
+        let controls = listed.map_err(|error| format!("listing flow controls: {error}"))?;
+        self.replace(controls.iter().map(Known::read).collect());
         Ok(())
     }
 
@@ -162,7 +163,7 @@ impl Flows {
     /// Reads one anew; `None` if it is gone.
     pub async fn read(&self, name: &str) -> kube::Result<Option<Known>> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &flow_resource());
-        let Some(object) = api.get_opt(name).await? else { return Ok(None) };
+        let Some(object) = get_policy(&api, name).await? else { return Ok(None) };
         let known = Known::read(&object);
         self.observe_clocks(&known);
         Ok(Some(known))

@@ -10,6 +10,7 @@ mod coverage;
 mod own_namespace;
 mod plan;
 mod probe;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use palisade_cluster::components::{Guarded, Sighted};
 use palisade_cluster::critical::Services;
 use palisade_cluster::flow::{self, Flows};
 use palisade_cluster::sync;
-use palisade_cluster::{Ancestors, Discovery, Policies};
+use palisade_cluster::{Ancestors, Behind, Discovery, Policies, PolicyProgress};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -38,6 +39,8 @@ pub use coverage::{Coverage, Namespaces, Resolution};
 pub use own_namespace::{OwnNamespace, watch_own_namespace};
 pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Owners, Providers, Wanted, cel, plan};
 pub use probe::Probe;
+
+use snapshot::{Snapshot, versions_of};
 
 use crate::certificates::Material;
 use crate::leadership::Leadership;
@@ -68,6 +71,8 @@ pub struct Settings {
 /// What the registration is derived from, as it changes.
 #[derive(Clone)]
 pub struct Inputs {
+    /// How far the watches of policies have come.
+    pub progress: Arc<PolicyProgress>,
     pub leadership: watch::Receiver<Leadership>,
     /// `None` while it is not known, or not there.
     pub own_namespace: watch::Receiver<Option<OwnNamespace>>,
@@ -142,8 +147,14 @@ pub async fn keep(
     let config = watcher::Config::default().fields(&format!("metadata.name={}", names::PALISADE)).timeout(60);
     let mut events = watcher(configurations.clone(), config).default_backoff().boxed();
     let (mut specs, mut flows) = (inputs.budgets.specs(), inputs.flows.specs());
-    let mut keeper =
-        Keeper { configurations, settings, answers: false, expected: HashMap::new(), expects: false };
+    let mut keeper = Keeper {
+        configurations,
+        settings,
+        answers: false,
+        expected: HashMap::new(),
+        expects: false,
+        behind: None,
+    };
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -176,7 +187,7 @@ pub async fn keep(
                     sync::send_new(&carried, carries);
                 }
                 sync::send_new(&registered, Registered(there));
-                if written {
+                if written || keeper.behind.is_some() {
                     PAUSE
                 } else if keeper.expects {
                     // What nothing came of is dropped.
@@ -210,6 +221,8 @@ struct Keeper<'a> {
     expected: HashMap<String, (String, Instant)>,
     /// Whether there were any when we last looked.
     expects: bool,
+    /// What the registration in place carries and is not known here.
+    behind: Option<Behind>,
 }
 
 struct Outcome {
@@ -246,22 +259,31 @@ impl Keeper<'_> {
     }
 
     async fn reconcile(&mut self, inputs: &Inputs) -> Result<Outcome, RegistrationError> {
-        let Leadership { leading, suspended } = sync::current(&inputs.leadership);
-        let own_namespace = sync::current(&inputs.own_namespace);
-        let material = sync::current(&inputs.material);
-        let namespaces = sync::current(&inputs.eviction_namespaces);
-        let policies = sync::current(&inputs.policies);
-        let discovery = sync::current(&inputs.discovery);
-        let ancestors = sync::current(&inputs.ancestors);
-        let budgets = sync::current(&inputs.budgets.specs()).map(|_| inputs.budgets.budgets());
-        let flows = sync::current(&inputs.flows.specs()).map(|_| inputs.flows.controls());
-        let services = sync::current(&inputs.services);
-        let components = sync::current(&inputs.guarded).zip(sync::current(&inputs.sighted));
+        // First of all: what is written replaces this and nothing newer. A leader that was stopped, and does not lead any
+        // more, either knows so below or meets a conflict.
         let live = self.configurations.get_opt(names::PALISADE).await?;
-        match (
-            live,
-            namespaces.zip(policies).zip(discovery).zip(budgets).zip(flows).zip(services.zip(components)),
-        ) {
+        let leadership = sync::current(&inputs.leadership);
+        let (leading, suspended) = (leadership.holds_now(), leadership.suspended);
+        let own_namespace = sync::current(&inputs.own_namespace);
+        let carried_versions = live.as_ref().map(versions_of).unwrap_or_default();
+        let writes = leading && !suspended && !own_namespace.as_ref().is_some_and(|own| own.terminating);
+        // Before the policies are read: they are as new as this, or newer.
+        let behind = inputs.progress.behind(&carried_versions).filter(|_| writes);
+        let was_behind = std::mem::replace(&mut self.behind, behind);
+        if let Some(Behind { kind, unserved }) = behind {
+            if was_behind != behind {
+                tracing::warn!(%kind, unserved, "what is registered stays: it carries newer policies than are known here");
+            }
+            return Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live))));
+        }
+        let material = sync::current(&inputs.material);
+        let ancestors = sync::current(&inputs.ancestors);
+        let snapshot = Snapshot::read(inputs, live.as_ref());
+        // After the policies were read: whatever was read is no newer than this.
+        let mut versions = inputs.progress.newest_specs();
+        versions.raise_all(&carried_versions);
+        let versions = &versions;
+        match (live, snapshot) {
             // Every replica does this, since the leader may be the first to end.
             (Some(live), _) if own_namespace.as_ref().is_some_and(|own| own.takes_along(&live)) => {
                 self.remove(&live).await?;
@@ -280,13 +302,9 @@ impl Keeper<'_> {
             (None, _) if suspended => Ok(Outcome::seen(false)),
             // Without it an eviction rule that is needed might be dropped.
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
-            (
-                live,
-                Some((
-                    ((((namespaces, policies), discovery), budgets), flows),
-                    (services, (guarded, sighted)),
-                )),
-            ) => {
+            (live, Some(snapshot)) => {
+                let Snapshot { namespaces, policies, discovery, budgets, flows, services, guarded, sighted } =
+                    snapshot;
                 let expected = self.still_expected(live.as_ref());
                 self.expects = !expected.is_empty();
                 let mut budget_namespaces: BTreeSet<String> =
@@ -316,9 +334,10 @@ impl Keeper<'_> {
                     managed: Managed { guarded: &guarded, sighted: &sighted, discovery: &discovery },
                     coverage: &Coverage::of(&policies.protections, &discovery),
                     owners,
+                    versions,
                 };
                 let webhooks = plan(&wanted);
-                let put = self.put(live, webhooks, &expected, &material, own_namespace.as_ref()).await?;
+                let put = self.put(live, webhooks, &expected, inputs, own_namespace.as_ref()).await?;
                 let of_budgets =
                     budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
                 let of_flows =
@@ -382,7 +401,7 @@ impl Keeper<'_> {
         live: Option<ValidatingWebhookConfiguration>,
         webhooks: Vec<k8s_openapi::api::admissionregistration::v1::ValidatingWebhook>,
         expected: &BTreeMap<String, String>,
-        material: &Material,
+        inputs: &Inputs,
         own_namespace: Option<&OwnNamespace>,
     ) -> Result<Put, RegistrationError> {
         let mut desired = live.clone().unwrap_or_else(|| ValidatingWebhookConfiguration {
@@ -405,7 +424,7 @@ impl Keeper<'_> {
         if !self.answers {
             let Probe { address, .. } = &self.settings.probe;
             let silent = |source| RegistrationError::Silent { address: address.clone(), source };
-            self.settings.probe.ask(material).await.map_err(silent)?;
+            self.settings.probe.ask(&sync::current(&inputs.material)).await.map_err(silent)?;
             self.answers = true;
         }
         let post = PostParams::default();
@@ -416,6 +435,10 @@ impl Keeper<'_> {
         }
         let mut whole = true;
         loop {
+            // Some of the above took its time.
+            if !sync::current(&inputs.leadership).holds_now() {
+                return Ok(Put::InPart { written: false });
+            }
             let written = match &live {
                 None => self.configurations.create(&post, &desired).await,
                 Some(_) => self.configurations.replace(names::PALISADE, &post, &desired).await,

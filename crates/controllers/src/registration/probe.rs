@@ -51,7 +51,7 @@ impl Probe {
         let stream = TcpStream::connect(&self.address).await?;
         let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await?;
         let request = format!(
-            "POST /admit?timeout=5s HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+            "POST /admit/labels?timeout=5s HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n{REVIEW}",
             self.host,
             REVIEW.len()

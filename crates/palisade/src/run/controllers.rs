@@ -91,6 +91,7 @@ impl Controllers {
             let (client, settings, metrics) =
                 (client.clone(), registration_settings(args, gates), metrics.clone());
             let inputs = Inputs {
+                progress: watches.progress.clone(),
                 leadership: leadership.clone(),
                 own_namespace,
                 material,

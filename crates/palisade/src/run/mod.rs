@@ -70,6 +70,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
+        .with_progress(watches.progress.clone())
         .with_ledger(ledger.clone())
         .with_services(watches.services.clone())
         .with_components(watches.guarded.clone())
@@ -94,20 +95,13 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     };
     let door = Arc::new(Door::new(live, settings, metrics.clone(), record));
     let server = tokio::spawn({
-        let (certificate, metrics, serving, mut policies) =
-            (certificate.clone(), metrics.clone(), serving.clone(), watches.policies.clone());
-        let (mut budgets, mut flows) = (watches.budgets.specs(), watches.flows.specs());
-        let (mut services, mut guarded) = (watches.services.clone(), watches.guarded.clone());
+        let (certificate, metrics, serving, progress) =
+            (certificate.clone(), metrics.clone(), serving.clone(), watches.progress.clone());
         async move {
-            // Nobody is answered before all policies are known; callers wait until then.
-            if policies.wait_for(Option::is_some).await.is_ok()
-                && budgets.wait_for(Option::is_some).await.is_ok()
-                && flows.wait_for(Option::is_some).await.is_ok()
-                && services.wait_for(Option::is_some).await.is_ok()
-                && guarded.wait_for(Option::is_some).await.is_ok()
-                && let Err(error) =
-                    serve(listener, certificate, callers, router(door), metrics, serving).await
-            {
+            // Nobody is answered before all policies are known; callers wait until then. Those of a kind that is defined
+            // and not served can't be: what asks for them is refused.
+            progress.settled().await;
+            if let Err(error) = serve(listener, certificate, callers, router(door), metrics, serving).await {
                 tracing::error!(%error, "serving reviews");
             }
         }

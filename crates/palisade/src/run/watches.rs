@@ -6,13 +6,15 @@ use std::sync::Arc;
 use kube::Client;
 use palisade_api::flow::Control;
 use palisade_api::gates::FeatureGates;
+use palisade_api::versions::PolicyKind;
 use palisade_cluster::budgets::{Index, Key, keep_index, watch_budgets};
 use palisade_cluster::components::{self, Guarded};
 use palisade_cluster::critical::{Services, watch_services};
 use palisade_cluster::flow::Flows;
 use palisade_cluster::sync;
 use palisade_cluster::{
-    AwaitPolicy, Discovery, Ledger, Policies, watch_discovery, watch_protected_pods, watch_protections,
+    AwaitPolicy, Discovery, Ledger, Policies, PolicyProgress, watch_discovery, watch_protected_pods,
+    watch_protections,
 };
 use palisade_controllers::events::PolicyRef;
 use palisade_controllers::registration::{self, Expected};
@@ -21,6 +23,8 @@ use tokio::sync::watch;
 
 /// What is watched on every replica. Each is `None` until it has listed.
 pub(super) struct Watches {
+    /// How far the watches of policies have come.
+    pub(super) progress: Arc<PolicyProgress>,
     pub(super) policies: watch::Receiver<Option<Policies>>,
     pub(super) discovery: watch::Receiver<Option<Discovery>>,
     pub(super) eviction_namespaces: watch::Receiver<Option<BTreeSet<String>>>,
@@ -41,43 +45,57 @@ impl Watches {
         let (discovery_tx, discovery) = watch::channel(None);
         let (namespaces_tx, eviction_namespaces) =
             watch::channel((!gates.resources_deletion_protection).then(BTreeSet::new));
-        tokio::spawn(watch_protections(client.clone(), policies_tx));
+        let progress = Arc::new(PolicyProgress::default());
+        tokio::spawn(watch_protections(client.clone(), progress.clone(), policies_tx));
         tokio::spawn(watch_discovery(client.clone(), discovery_tx));
         if gates.resources_deletion_protection {
             tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
         }
         let budgets = Arc::new(Index::default());
         if gates.pod_unavailable_budget {
-            tokio::spawn(watch_budgets(client.clone(), budgets.clone()));
+            tokio::spawn(watch_budgets(client.clone(), progress.clone(), budgets.clone()));
             tokio::spawn(keep_index(client.clone(), budgets.clone(), discovery.clone()));
         } else {
             budgets.switch_off();
+            progress.switch_off(PolicyKind::Budget);
         }
         if gates.pod_deletion_flow_control {
-            tokio::spawn(flows.clone().watch());
+            tokio::spawn(flows.clone().watch(progress.clone()));
         } else {
             flows.switch_off();
+            progress.switch_off(PolicyKind::FlowControl);
         }
         let (services_tx, services) = watch::channel((!gates.critical_service).then(Services::default));
         if gates.critical_service {
-            tokio::spawn(watch_services(client.clone(), services_tx));
+            tokio::spawn(watch_services(client.clone(), progress.clone(), services_tx));
+        } else {
+            progress.switch_off(PolicyKind::CriticalService);
         }
         let (guarded_tx, guarded) = watch::channel((!gates.component_protection).then(Guarded::default));
         if gates.component_protection {
-            tokio::spawn(components::watch_protections(client.clone(), built_in.map(Arc::new), guarded_tx));
+            let built_in = built_in.map(Arc::new);
+            tokio::spawn(components::watch_protections(
+                client.clone(),
+                progress.clone(),
+                built_in,
+                guarded_tx,
+            ));
+        } else {
+            progress.switch_off(PolicyKind::ComponentProtection);
         }
-        Self { policies, discovery, eviction_namespaces, budgets, flows, services, guarded }
+        Self { progress, policies, discovery, eviction_namespaces, budgets, flows, services, guarded }
     }
 
-    /// Waits until all have listed.
+    /// Waits until all have listed. A kind of policy that is defined and not served can't be: what it concerns is
+    /// refused, and all else answered.
     pub(super) async fn listed(&mut self) -> Result<(), watch::error::RecvError> {
-        self.policies.wait_for(Option::is_some).await?;
+        self.progress.settled().await;
         self.discovery.wait_for(Option::is_some).await?;
         self.eviction_namespaces.wait_for(Option::is_some).await?;
-        self.flows.specs().wait_for(Option::is_some).await?;
-        self.services.wait_for(Option::is_some).await?;
-        self.guarded.wait_for(Option::is_some).await?;
-        self.budgets.until(Index::is_ready).await;
+        let unknown = self.progress.unserved();
+        if !unknown.contains(&PolicyKind::Budget) {
+            self.budgets.until(Index::is_ready).await;
+        }
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::kinds::{CASCADING_KINDS, TRANSIENT_KINDS, TransientKind};
 use palisade_api::labels::{self, LabelExpression, LabelRule, Operator};
 use palisade_api::marks;
+use palisade_api::versions::{PolicyKind, PolicyVersions};
 
 use super::coverage::{Coverage, Every, Namespaces};
 use cel::{Expression, cel, string};
@@ -98,6 +99,8 @@ pub struct Wanted<'a> {
     pub coverage: &'a Coverage,
     /// The owners of something protected.
     pub owners: Owners<'a>,
+    /// How new the policies are that all this is derived from.
+    pub versions: &'a PolicyVersions,
 }
 
 /// All webhooks, in a fixed order.
@@ -183,7 +186,7 @@ impl Wanted<'_> {
                 rule("DELETE", "", namespaces),
                 rule("DELETE", "apiextensions.k8s.io", definitions),
             ]),
-            ..self.webhook("cascade")
+            ..self.webhook_at("cascade", "/admit/cascade")
         }
     }
 
@@ -243,11 +246,11 @@ impl Wanted<'_> {
     fn declared(&self, name: &str, group: &str, plural: &str) -> ValidatingWebhook {
         let operations = Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]);
         let rules = Some(vec![RuleWithOperations { operations, ..rule("", group, plural) }]);
-        ValidatingWebhook { rules, ..self.webhook(name) }
+        ValidatingWebhook { rules, ..self.webhook_at(name, "/admit/policies") }
     }
 
     fn webhook(&self, name: &str) -> ValidatingWebhook {
-        self.webhook_at(name, "/admit")
+        self.webhook_at(name, "/admit/labels")
     }
 
     /// One whose verdicts count for the protections' status.
@@ -255,7 +258,9 @@ impl Wanted<'_> {
         self.webhook_at(name, "/admit/protections")
     }
 
+    /// A webhook that asks at a path, with how new the policies are that it asks for.
     fn webhook_at(&self, name: &str, path: &str) -> ValidatingWebhook {
+        let path = &format!("{path}{}", self.versions.only(&kinds_of(path)).suffix());
         let (url, service) = match self.endpoint {
             Endpoint::Url(url) => (Some(format!("{}{path}", url.trim_end_matches('/'))), None),
             Endpoint::Service { namespace, name } => {
@@ -290,6 +295,18 @@ impl Wanted<'_> {
             timeout_seconds: Some(TIMEOUT_SECONDS),
         }
     }
+}
+
+/// The kinds of policies that are decided by where the words of a path say what is asked for.
+fn kinds_of(path: &str) -> Vec<PolicyKind> {
+    let of_word = |word: &str| match word {
+        "owners" => vec![PolicyKind::Protection],
+        "cascade" => vec![PolicyKind::Protection, PolicyKind::CriticalService],
+        // With protections, which are asked for by their own word.
+        "evictions" => vec![PolicyKind::Budget, PolicyKind::FlowControl, PolicyKind::CriticalService],
+        word => PolicyKind::of_word(word).into_iter().collect(),
+    };
+    path.split('/').flat_map(of_word).collect()
 }
 
 /// A selector without what no label can be, which the API server would refuse; `None` if it can select nothing.
@@ -421,6 +438,7 @@ pub(super) mod tests {
             },
             coverage: &Coverage::default(),
             owners: Owners::Registered(&[]),
+            versions: &PolicyVersions::default(),
         })
     }
 
@@ -620,7 +638,10 @@ pub(super) mod tests {
         let pair = |path: &str, namespaces: &str| (path.to_owned(), namespaces.to_owned());
         assert_eq!(asked("flow"), pair("/admit/flow", "metadata.name NotIn palisade-system,shop"));
         assert_eq!(asked("pod-deletion"), pair("/admit/budgets/flow", "metadata.name In shop"));
-        assert_eq!(asked("eviction"), pair("/admit/protections/flow", "metadata.name NotIn palisade-system"));
+        assert_eq!(
+            asked("eviction"),
+            pair("/admit/protections/evictions/flow", "metadata.name NotIn palisade-system")
+        );
 
         let selector = labels::LabelSelector {
             match_labels: [("tier".to_owned(), "prod".to_owned())].into(),
@@ -639,17 +660,49 @@ pub(super) mod tests {
         assert!(find(&some, "flow").is_none());
         assert_eq!(
             asks(&find(&some, "eviction").unwrap()),
-            pair("/admit/protections", "metadata.name In labelled,shop")
+            pair("/admit/protections/evictions", "metadata.name In labelled,shop")
+        );
+    }
+
+    #[test]
+    fn each_path_says_how_new_the_policies_are_that_it_asks_for() {
+        let mut versions = PolicyVersions::default();
+        for (kind, version) in PolicyKind::ALL.into_iter().zip([1, 2, 3, 4, 5]) {
+            versions.raise(kind, version);
+        }
+        let shop = BTreeSet::from(["shop".to_owned()]);
+        let all = plan_as(|wanted| {
+            plan(&Wanted {
+                eviction_namespaces: &shop,
+                budget_namespaces: &shop,
+                flow: Some(&Governed::All),
+                versions: &versions,
+                ..wanted.clone()
+            })
+        });
+        let path = |name: &str| {
+            let name = format!("{name}.palisade.dev");
+            let webhook = all.iter().find(|webhook| webhook.name == name).unwrap();
+            webhook.client_config.url.as_deref().unwrap().replace(URL, "")
+        };
+        assert_eq!(path("delete-protection"), "/admit/labels");
+        assert_eq!(path("budgets"), "/admit/policies");
+        assert_eq!(path("cascade"), "/admit/cascade/at/protections-1.critical-4");
+        assert_eq!(path("pod-deletion"), "/admit/budgets/flow/at/budgets-2.flow-3");
+        assert_eq!(path("flow"), "/admit/flow/at/flow-3");
+        assert_eq!(
+            path("eviction"),
+            "/admit/protections/evictions/flow/at/protections-1.budgets-2.flow-3.critical-4"
         );
     }
 
     #[test]
     fn a_service_is_called_by_reference_and_a_url_by_address() {
         let config = |webhooks: Vec<ValidatingWebhook>| webhooks[0].client_config.clone();
-        assert_eq!(config(planned(&[])).url.as_deref(), Some("https://127.0.0.1:9443/admit"));
+        assert_eq!(config(planned(&[])).url.as_deref(), Some("https://127.0.0.1:9443/admit/policies"));
         let endpoint = Endpoint::Service { namespace: "palisade-system".into(), name: "palisade".into() };
         let service = config(planned_for(&endpoint, &[], FeatureGates::default()));
         assert_eq!(service.url, None);
-        assert_eq!(service.service.unwrap().path.as_deref(), Some("/admit"));
+        assert_eq!(service.service.unwrap().path.as_deref(), Some("/admit/policies"));
     }
 }

@@ -41,7 +41,11 @@ impl Wanted<'_> {
             namespace_selector: Some(self.namespaces(&namespaces)),
             ..self.webhook_at(
                 "eviction",
-                if self.flow_is_everywhere() { "/admit/protections/flow" } else { "/admit/protections" },
+                if self.flow_is_everywhere() {
+                    "/admit/protections/evictions/flow"
+                } else {
+                    "/admit/protections/evictions"
+                },
             )
         })
     }
