@@ -28,6 +28,10 @@ pub fn protecting_selectors() -> [String; 2] {
     [DELETE_PROTECTION.to_owned(), format!("{DELETION_PROTECTED}={ALWAYS}")]
 }
 
+/// An annotation on what is to be deleted: the kinds, as `widgets.example.com,…`, whose objects in it need not be looked
+/// at while they can't be read.
+pub const IGNORE_UNREADABLE_KINDS: &str = "palisade.dev/ignore-unreadable-kinds";
+
 /// How strongly a mark protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -31,6 +31,10 @@ pub struct Served {
     pub watchable: bool,
     /// Whether it has a `scale`.
     pub scalable: bool,
+    /// The other versions in which it is served.
+    pub other_versions: Vec<String>,
+    /// Whether it is served by an API server that does not answer now.
+    pub stale: bool,
 }
 
 /// Everything that is served.
@@ -51,20 +55,23 @@ pub async fn discover(client: &Client) -> kube::Result<Discovery> {
     let mut discovery = Discovery::default();
     for group in core.items.into_iter().chain(groups.items) {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
-        let mut seen: Vec<String> = Vec::new();
+        let first = discovery.resources.len();
         for version in group.versions {
-            if version.freshness.as_deref() == Some("Stale") {
+            let stale = version.freshness.as_deref() == Some("Stale");
+            if stale && !discovery.unreachable.contains(&name) {
                 discovery.unreachable.push(name.clone());
             }
+            let served_in = version.version.unwrap_or_default();
             for resource in version.resources {
                 let plural = resource.resource.unwrap_or_default();
-                if seen.contains(&plural) {
+                let mut of_group = discovery.resources[first..].iter_mut();
+                if let Some(preferred) = of_group.find(|served| served.plural == plural) {
+                    preferred.other_versions.push(served_in.clone());
                     continue;
                 }
-                seen.push(plural.clone());
                 discovery.resources.push(Served {
                     group: name.clone(),
-                    version: version.version.clone().unwrap_or_default(),
+                    version: served_in.clone(),
                     kind: resource.response_kind.and_then(|kind| kind.kind).unwrap_or_default(),
                     plural,
                     singular: resource.singular_resource.unwrap_or_default(),
@@ -76,6 +83,8 @@ pub async fn discover(client: &Client) -> kube::Result<Discovery> {
                         .subresources
                         .iter()
                         .any(|sub| sub.subresource.as_deref() == Some("scale")),
+                    other_versions: Vec::new(),
+                    stale,
                 });
             }
         }
@@ -120,7 +129,16 @@ impl Served {
             listable: true,
             watchable: true,
             scalable: false,
+            other_versions: Vec::new(),
+            stale: false,
         }
+    }
+
+    /// It and, in turn, the other versions of it.
+    pub(crate) fn in_every_version(&self) -> impl Iterator<Item = Self> {
+        let others =
+            self.other_versions.iter().map(|version| Self { version: version.clone(), ..self.clone() });
+        std::iter::once(self.clone()).chain(others)
     }
 
     /// `/apis/apps/v1/deployments`, in a namespace or in all.

@@ -3,6 +3,7 @@
 //! [`Live`] asks the API server itself, consistently and under a deadline; [`PodNamespaces`] is fed by
 //! watches. Nothing here keeps a whole object.
 
+mod broken;
 pub mod budgets;
 mod commit;
 pub mod components;
@@ -10,6 +11,7 @@ pub mod critical;
 mod discovery;
 mod feed;
 pub mod flow;
+mod kind_search;
 mod ledger;
 mod live;
 mod named;
@@ -20,6 +22,7 @@ mod pod_namespaces;
 mod policies;
 mod presence;
 mod progress;
+mod questions;
 mod search;
 pub mod sync;
 
@@ -34,6 +37,7 @@ pub use owners::{Ancestor, Ancestors, UID_PREFIX, watch_ancestors};
 pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
 pub use progress::{Behind, KindProgress, PolicyProgress};
+pub use questions::SEARCHES;
 
 /// As Kubernetes writes times: whole seconds.
 pub fn seconds(moment: Timestamp) -> String {

@@ -28,6 +28,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
+use crate::broken::BrokenKinds;
 use crate::components::{self, Guarded};
 use crate::critical::{self, Services};
 use crate::discovery::{Discovery, Served};
@@ -36,6 +37,7 @@ use crate::named::{Detail, read_named};
 use crate::objects::none_if_undefined;
 use crate::owner_states::SeenOwners;
 use crate::progress::{Behind, PolicyProgress};
+use crate::questions::{Questions, SearchClients, Share};
 use crate::sync;
 
 /// How many objects one answer of the API server may hold.
@@ -51,6 +53,9 @@ pub(crate) const WHOLE: &str = "application/json";
 #[derive(Clone)]
 pub struct Live {
     client: Client,
+    search_clients: Arc<SearchClients>,
+    broken: Arc<BrokenKinds>,
+    questions: Arc<Questions>,
     protections: Arc<dyn Fn() -> Arc<Protections> + Send + Sync>,
     ledger: Option<Arc<Ledger>>,
     services: Option<watch::Receiver<Option<Services>>>,
@@ -66,6 +71,10 @@ pub type AwaitPolicy = Arc<dyn Fn(Declared<'_>) -> BoxFuture<'static, bool> + Se
 /// The API server, for as long as one review may wait.
 pub struct LiveWorld {
     pub(crate) client: Client,
+    search_clients: Arc<SearchClients>,
+    pub(crate) broken: Arc<BrokenKinds>,
+    questions: Arc<Questions>,
+    share: Share,
     pub(crate) deadline: Instant,
     protections: Arc<Protections>,
     ledger: Option<Arc<Ledger>>,
@@ -81,7 +90,10 @@ impl Live {
     /// `protections` gives those that are known at the time it is asked.
     pub fn new(client: Client, protections: impl Fn() -> Arc<Protections> + Send + Sync + 'static) -> Self {
         Self {
+            search_clients: Arc::new(SearchClients::new(Vec::new())),
             client,
+            broken: Arc::default(),
+            questions: Arc::default(),
             protections: Arc::new(protections),
             ledger: None,
             services: None,
@@ -110,6 +122,13 @@ impl Live {
             return kind.map_or(Ok(()), |kind| Err(Behind { kind, unserved: false }));
         };
         progress.until(kinds, versions, deadline).await
+    }
+
+    /// With [`SEARCHES`](crate::SEARCHES) clients of their own, which do not try again by themselves what an API server puts
+    /// off, searches have a connection each, and learn at once that one does not answer.
+    #[must_use]
+    pub fn with_search_clients(self, clients: Vec<Client>) -> Self {
+        Self { search_clients: Arc::new(SearchClients::new(clients)), ..self }
     }
 
     /// With a ledger, pods are charged to it; without one there are no budgets and no flow controls.
@@ -142,6 +161,10 @@ impl Live {
     pub fn until(&self, deadline: Instant) -> LiveWorld {
         LiveWorld {
             client: self.client.clone(),
+            search_clients: self.search_clients.clone(),
+            broken: self.broken.clone(),
+            questions: self.questions.clone(),
+            share: Share::default(),
             deadline,
             protections: (self.protections)(),
             ledger: self.ledger.clone(),
@@ -360,6 +383,32 @@ impl LiveWorld {
         self.in_time(asked).await
     }
 
+    /// How long a search may still take, so that there is time left to say what it did not find out.
+    pub(crate) fn time_to_search(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).saturating_sub(ANSWERING * 3)
+    }
+
+    /// The text of an answer to a question of a search. It is not asked again where the API server puts it off: who asks
+    /// knows better when.
+    pub(crate) async fn list_once(
+        &self,
+        uri: &str,
+        accept: &str,
+        patience: Option<Duration>,
+    ) -> Result<String, NoAnswer> {
+        let asked = async {
+            let lent = self.search_clients.lend(&self.client);
+            let asked = lent.client().request_text(get(uri, accept)?);
+            let late = || NoAnswer { is_late: true, ..NoAnswer::new("it did not answer in time".to_owned()) };
+            match patience {
+                Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| late())?,
+                None => asked.await,
+            }
+            .map_err(NoAnswer::from)
+        };
+        self.questions.search(&self.share, self.deadline, Box::pin(asked)).await
+    }
+
     /// The text of an answer.
     pub(crate) async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
         let asked = async { self.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
@@ -399,15 +448,12 @@ impl LiveWorld {
         self.in_time(asked).await.map(drop)
     }
 
-    /// The client has no read timeout, and patiently repeats what the API server puts off: the deadline is
-    /// what keeps a review from waiting with it.
+    /// What a question is answered with, before the deadline.
     pub(crate) async fn in_time<T>(
         &self,
         asked: impl Future<Output = Result<T, NoAnswer>>,
     ) -> Result<T, NoAnswer> {
-        tokio::time::timeout_at(self.deadline, asked)
-            .await
-            .unwrap_or_else(|_| Err(NoAnswer::new("the API server did not answer in time".to_owned())))
+        self.questions.ask(self.deadline, Box::pin(asked)).await
     }
 }
 
@@ -465,15 +511,23 @@ pub(crate) fn get(uri: &str, accept: &str) -> Result<Request<Vec<u8>>, NoAnswer>
 }
 
 /// Why the API server did not tell.
+#[derive(Clone)]
 pub(crate) struct NoAnswer {
     pub(crate) text: String,
     /// The API server's, or 0 if it did not say.
     pub(crate) code: u16,
+    /// Whether it was not waited for any longer.
+    pub(crate) is_late: bool,
 }
 
 impl NoAnswer {
     pub(crate) fn new(text: String) -> Self {
-        Self { text, code: 0 }
+        Self { text, code: 0, is_late: false }
+    }
+
+    /// Whether another try may answer: nobody did, or somebody could not.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.code == 0 || self.code == 429 || self.code >= 500
     }
 }
 
@@ -481,7 +535,8 @@ impl From<kube::Error> for NoAnswer {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                Self { code: status.code, text: format!("{}: {}", status.code, status.message) }
+                let (code, text) = (status.code, format!("{}: {}", status.code, status.message));
+                Self { code, ..Self::new(text) }
             }
             other => Self::new(other.to_string()),
         }

@@ -36,7 +36,7 @@ pub use verdict::{
 pub use world::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,
     Present, ProtectedComponents, Refused, Scaled, Scope, Search, Spent, Standing, Throttled, Unknown,
-    Withdrawal, World,
+    UnreadableKind, Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;

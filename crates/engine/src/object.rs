@@ -58,6 +58,7 @@ fn is_read(annotation: &str) -> bool {
     matches!(
         annotation,
         marks::DISABLE_CASCADING_DELETION
+            | marks::IGNORE_UNREADABLE_KINDS
             | budget::NO_PROTECT
             | budget::MIN_UNAVAILABLE
             | generate::GENERATED_FOR

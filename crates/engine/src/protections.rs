@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use palisade_api::protection::{Rule, Target, UnreadableProtection};
+use palisade_api::protection::{Action, Pattern, Rule, Target, UnreadableProtection};
 
 use crate::review::Kind;
 
@@ -34,6 +34,20 @@ impl Protections {
         let named = self.by_kind.get(&(kind.group.to_string(), kind.kind.to_string()));
         let every = self.every.iter().filter(|rule| rule.is_for(&kind.group, &kind.kind));
         named.into_iter().flatten().chain(every)
+    }
+
+    /// Whether a rule that denies may select an object of a kind, or of any kind of a group, in a namespace or in any.
+    pub fn may_deny(&self, group: &str, kind: Option<&str>, namespace: Option<&str>) -> bool {
+        self.iter().any(|rule| {
+            let is_for_kind = match (&rule.target, kind) {
+                (_, Some(kind)) => rule.is_for(group, kind),
+                (Target::Kind { group: named, .. }, None) => named == group,
+                (Target::Every { group: named }, None) => named.as_ref().is_none_or(|named| named == group),
+            };
+            let in_namespace =
+                |pattern: &Pattern| namespace.is_none_or(|namespace| pattern.matches(namespace));
+            rule.action == Action::Deny && is_for_kind && rule.namespace.as_ref().is_none_or(in_namespace)
+        })
     }
 
     /// Every rule.

@@ -9,7 +9,7 @@ use crate::object::{Metadata, Object, Owner};
 use crate::order::Deadlock;
 use crate::pod::Loss;
 use crate::review::{Kind, Subject};
-use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown};
+use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown, UnreadableKind};
 
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -480,8 +480,8 @@ pub enum Warning {
     NotHeldYet,
     /// A provider can never go in order.
     Deadlocked(Deadlock),
-    /// A group that could not be searched for protected objects, since its API server does not answer.
-    Unreachable(String),
+    /// A kind that could not be searched for protected objects, and that no protection is known to concern.
+    Unreadable(UnreadableKind),
 }
 
 impl Verdict {

@@ -357,8 +357,27 @@ pub enum Judged {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
     pub found: Vec<Doomed>,
-    /// Groups that could not be searched.
-    pub unreachable: Vec<String>,
+    /// Kinds whose objects could not be listed.
+    pub unreadable: Vec<UnreadableKind>,
+}
+
+/// A kind whose objects could not be listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableKind {
+    pub group: String,
+    /// Kind and plural; `None` for a whole group of which nobody knows what it serves.
+    pub kind: Option<(String, String)>,
+    pub why: String,
+    /// Nobody can list it, not only Palisade: its conversion webhook or its own API server does not answer.
+    pub is_broken: bool,
+}
+
+impl UnreadableKind {
+    /// `widgets.example.com`, or `*.example.com` for a whole group.
+    pub fn resource(&self) -> String {
+        let plural = self.kind.as_ref().map_or("*", |(_, plural)| plural);
+        if self.group.is_empty() { plural.to_owned() } else { format!("{plural}.{}", self.group) }
+    }
 }
 
 /// What came of a question.

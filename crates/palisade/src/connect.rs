@@ -19,6 +19,13 @@ pub(crate) async fn connect_without_retry(args: &ClusterArgs) -> Result<Client, 
     Ok(Client::try_from(config)?)
 }
 
+/// Clients with connections of their own, which do the same.
+pub(crate) async fn connect_searches(args: &ClusterArgs, count: usize) -> Result<Vec<Client>, Error> {
+    let mut config = config(args).await?;
+    config.default_retry = false;
+    (0..count).map(|_| Ok(Client::try_from(config.clone())?)).collect()
+}
+
 async fn config(args: &ClusterArgs) -> Result<Config, Error> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     Ok(match &args.kubeconfig {

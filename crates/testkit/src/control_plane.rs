@@ -192,6 +192,14 @@ impl ControlPlane {
         if still { self.etcd.stand_still() } else { self.etcd.go_on() }
     }
 
+    /// Kills the sample of an aggregated API server. What registers it stays.
+    pub fn kill_sample_apiserver(&mut self) {
+        for process in self.others.extract_if(.., |process| process.name() == "sample-apiserver") {
+            let mut process = process;
+            process.kill();
+        }
+    }
+
     /// Kills the API server and starts it again, on the same address and data.
     pub async fn restart_apiserver(&mut self) -> Result<(), TestkitError> {
         self.apiserver.kill();

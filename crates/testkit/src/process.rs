@@ -38,6 +38,10 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -14,6 +14,9 @@
 //! An owner without a namespace is the administrators', and goes with a warning that names what stays behind; a
 //! `ResourceDeletionProtection` guards it.
 //!
+//! A kind that could not be listed is a refusal, which names it and the annotation by which it is passed over; one that
+//! nobody can list, and that no rule concerns, is a warning.
+//!
 //! The definitions of Palisade's own kinds stay while there are objects of them: every protection would vanish
 //! with them, unasked.
 
@@ -21,7 +24,7 @@ use std::collections::BTreeMap;
 
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::labels::look_up;
-use palisade_api::marks::{Mark, Mode as MarkMode, Place as MarkPlace};
+use palisade_api::marks::{IGNORE_UNREADABLE_KINDS, Mark, Mode as MarkMode, Place as MarkPlace};
 use palisade_api::protection::{self, Action, Mode, Rule};
 use palisade_api::{budget, flow};
 
@@ -33,7 +36,7 @@ use crate::review::{Kind, Propagation, Review, Subject};
 use crate::verdict::{
     About, Code, Doomed, Finding, Found, Guard, Held, Lift, OwnerRef, Reason, Ruled, Warning,
 };
-use crate::world::{Answer, Judged, Place, Search, Unknown, World};
+use crate::world::{Answer, Judged, Place, Search, Unknown, UnreadableKind, World};
 
 pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl World, found: &mut Found) {
     let answer = match cascade_of(&subject.kind.group, &subject.kind.kind) {
@@ -44,14 +47,20 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         Some(Cascade::Workload) | None => Ok(Search::default()),
     };
     let answer = match answer {
-        Ok(Search { found, unreachable }) => {
-            copies::without_copies(found, world).await.map(|found| Search { found, unreachable })
+        Ok(Search { found, unreadable }) => {
+            copies::without_copies(found, world).await.map(|found| Search { found, unreadable })
         }
         Err(unknown) => Err(unknown),
     };
     match answer {
-        Ok(Search { found: doomed, unreachable }) => {
-            found.warnings.extend(unreachable.into_iter().map(Warning::Unreachable));
+        Ok(Search { found: doomed, unreadable }) => {
+            let (in_the_way, passed): (Vec<UnreadableKind>, Vec<UnreadableKind>) =
+                unreadable.into_iter().partition(|kind| is_in_the_way(kind, subject, world.protections()));
+            found.warnings.extend(passed.into_iter().map(Warning::Unreadable));
+            // What is known to be protected decides, also if another kind could not be listed.
+            if doomed.is_empty() && !in_the_way.is_empty() {
+                found.findings.push(not_looked_at(subject, &in_the_way));
+            }
             if !doomed.is_empty() {
                 let named = doomed.iter().take(crate::prose::NAMES_SHOWN);
                 let lift = Lift::Commands(named.flat_map(|each| each.lift.clone()).collect());
@@ -80,6 +89,54 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
 fn holds_objects(subject: &Subject<'_>) -> bool {
     let cascade = cascade_of(&subject.kind.group, &subject.kind.kind);
     matches!(cascade, Some(Cascade::Namespace | Cascade::Definition))
+}
+
+/// Whether a kind that could not be listed keeps the subject from being deleted.
+///
+/// One that is broken, and that no rule concerns, does not: what carries a label of its own is kept by that, whatever
+/// becomes of what holds it, and nobody could delete it before it can be read. Only custom resources vanish with their
+/// definition unasked.
+fn is_in_the_way(unreadable: &UnreadableKind, subject: &Subject<'_>, protections: &Protections) -> bool {
+    let UnreadableKind { group, kind, is_broken, why: _ } = unreadable;
+    let kind = kind.as_ref().map(|(kind, _)| kind.as_str());
+    let (namespace, vanishes) = match cascade_of(&subject.kind.group, &subject.kind.kind) {
+        Some(Cascade::Namespace) => (Some(subject.name()), false),
+        Some(Cascade::Definition) => (None, true),
+        Some(Cascade::Workload) | None => (subject.namespace(), false),
+    };
+    let is_ignored = ignored_kinds(subject).any(|ignored| ignored == unreadable.resource());
+    !is_ignored && (!is_broken || vanishes || protections.may_deny(group, kind, namespace))
+}
+
+/// The kinds that need not be looked at while they can't be read.
+fn ignored_kinds<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = &'a str> {
+    let value = subject.object.metadata.annotations.get(IGNORE_UNREADABLE_KINDS).unwrap_or_default();
+    // It ends up in a command that somebody may run.
+    let is_resource = |kind: &&str| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | '*');
+        !kind.is_empty() && kind.chars().all(plain)
+    };
+    value.split(',').map(str::trim).filter(is_resource)
+}
+
+fn not_looked_at(subject: &Subject<'_>, kinds: &[UnreadableKind]) -> Finding {
+    let question = match cascade_of(&subject.kind.group, &subject.kind.kind) {
+        Some(Cascade::Definition) => "which of its custom resources are protected",
+        _ => "what is protected in it",
+    };
+    let told = kinds.iter().take(crate::prose::NAMES_SHOWN);
+    let why: Vec<String> = told.map(|kind| format!("{}: {}", kind.resource(), kind.why)).collect();
+    let more = if kinds.len() > crate::prose::NAMES_SHOWN { "; …" } else { "" };
+    let mut ignored: Vec<String> = ignored_kinds(subject).map(str::to_owned).collect();
+    ignored.extend(kinds.iter().map(UnreadableKind::resource));
+    let about = About::new(subject);
+    let command = crate::prose::annotate_command(&about, IGNORE_UNREADABLE_KINDS, &ignored.join(","));
+    Finding {
+        guard: Guard::Cascade,
+        code: Code::Unavailable,
+        reason: Reason::Unreadable(Unknown::new(question, format!("{}{more}", why.join("; ")))),
+        lift: Some(Lift::Command(format!("{command} --overwrite"))),
+    }
 }
 
 /// A definition of which no version is served can be asked about once one is.

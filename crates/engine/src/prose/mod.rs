@@ -19,6 +19,9 @@ pub use critical::{endless, left_behind};
 /// How many names a message lists before it says how many more there are.
 pub const NAMES_SHOWN: usize = 5;
 
+/// How much of a cause a warning tells.
+const WHY_SHOWN: usize = 120;
+
 /// Why not, and what to do; `None` for an allowed action.
 pub fn refusal(verdict: &Verdict) -> Option<String> {
     let about = verdict.about.as_ref()?;
@@ -192,11 +195,9 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             subject(about)
         ),
         Warning::Deadlocked(deadlock) => format!("{}: {}", subject(about), endless(deadlock)),
-        Warning::Unreachable(group) => {
-            format!(
-                "{}: objects of {group} could not be looked at, since its API server does not answer",
-                subject(about)
-            )
+        Warning::Unreadable(unreadable) => {
+            let why: String = unreadable.why.chars().take(WHY_SHOWN).collect();
+            format!("{}: its {} could not be looked at ({why})", subject(about), unreadable.resource())
         }
         Warning::InTemplate(mark) => format!(
             "{}: {} in its template is copied to all that is made from it: people can't delete those, controllers can. To \
@@ -283,7 +284,8 @@ fn kubectl_takes(name: &str) -> bool {
 /// The command that sets an annotation.
 pub(crate) fn annotate_command(about: &About, key: &str, value: &str) -> String {
     let namespace = about.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-    format!("kubectl annotate {} {}{namespace} {key}={value}", about.kubectl_name, shell_word(&about.name))
+    let (name, value) = (shell_word(&about.name), shell_word(value));
+    format!("kubectl annotate {} {name}{namespace} {key}={value}", about.kubectl_name)
 }
 
 /// What `kubectl label` does, for a name that it cannot take.

@@ -1,6 +1,6 @@
 //! The cascade guard, sentence by sentence.
 
-use palisade_engine::{Census, Code, Unknown, prose};
+use palisade_engine::{Census, Code, Unknown, UnreadableKind, prose};
 use serde_json::json;
 
 use crate::world::{
@@ -230,4 +230,83 @@ fn not_being_able_to_look_for_what_stays_behind_is_a_warning() {
     );
     let verdict = delete_owner("ClusterRole", &labelled("reader", ""), &world, true);
     assert_eq!(verdict.code(), Some(Code::Unavailable));
+}
+
+/// A world in which widgets can't be listed.
+fn without_widgets(is_broken: bool, protections: &[(&str, serde_json::Value)]) -> Given {
+    let widgets = UnreadableKind {
+        group: "example.com".to_owned(),
+        kind: Some(("Widget".to_owned(), "widgets".to_owned())),
+        why: "500: its conversion webhook does not answer".to_owned(),
+        is_broken,
+    };
+    Given { unreadable: vec![widgets], ..Given::protected(protections) }
+}
+
+fn about_widgets(namespace: &str, action: &str) -> serde_json::Value {
+    json!({"protectedResources": [{"resourceSelector": [
+        {"apiVersion": "example.com/v1", "kind": "Widget", "namespace": namespace}]}], "action": action})
+}
+
+#[test]
+fn a_kind_that_nobody_can_list_and_no_rule_concerns_is_a_warning() {
+    let warning = "namespace \"shop\": its widgets.example.com could not be looked at (500: its conversion webhook does \
+                   not answer)";
+    for rules in
+        [&[][..], &[("w", about_widgets("other-*", "Deny"))], &[("w", about_widgets("shop", "Warn"))]]
+    {
+        let verdict = delete("Namespace", &labelled("shop", ""), &without_widgets(true, rules));
+        assert!(verdict.is_allowed(), "{rules:?}");
+        let told: Vec<String> = verdict
+            .warnings
+            .iter()
+            .map(|warning| prose::warning(verdict.about.as_ref().unwrap(), warning))
+            .collect();
+        assert_eq!(told, [warning], "{rules:?}");
+    }
+}
+
+#[test]
+fn a_kind_that_a_rule_concerns_or_that_we_may_not_list_is_a_refusal_with_a_way_out() {
+    let refusal = "namespace \"shop\" may be protected from deletion: what is protected in it could not be found out \
+        (widgets.example.com: 500: its conversion webhook does not answer). Try again later. To lift it: \
+        kubectl annotate namespace shop palisade.dev/ignore-unreadable-kinds=widgets.example.com --overwrite";
+    let worlds = [
+        without_widgets(true, &[("w", about_widgets("sh*", "Deny"))]),
+        without_widgets(
+            true,
+            &[(
+                "w",
+                json!({"protectedResources": [{"resourceSelector": [{"kind": "*", "namespace": "shop"}]}]}),
+            )],
+        ),
+        without_widgets(false, &[]),
+    ];
+    for world in &worlds {
+        refused(&delete("Namespace", &labelled("shop", ""), world), 503, refusal);
+        let ignored = |kinds: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"shop","annotations":{{"palisade.dev/ignore-unreadable-kinds":"{kinds}"}}}}}}"#
+            )
+        };
+        let verdict = delete("Namespace", &ignored("gadgets.example.com, widgets.example.com"), world);
+        assert!(verdict.is_allowed() && verdict.warnings.len() == 1, "{verdict:?}");
+        let verdict = delete("Namespace", &ignored("gadgets.example.com,'; reboot"), world);
+        let command = prose::refusal(&verdict).unwrap();
+        let command = command.split_once("To lift it: ").unwrap().1;
+        assert!(command.ends_with("kinds=gadgets.example.com,widgets.example.com --overwrite"), "{command}");
+    }
+}
+
+#[test]
+fn custom_resources_that_nobody_can_list_keep_their_definition() {
+    let definition = r#"{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+        "names":{"kind":"Widget","plural":"widgets"},"versions":[{"name":"v1","served":true,"storage":true}]}}"#;
+    let verdict = delete("CustomResourceDefinition", definition, &without_widgets(true, &[]));
+    assert_eq!(verdict.code(), Some(Code::Unavailable));
+    let ignored = definition.replace(
+        r#""name":"widgets.example.com"}"#,
+        r#""name":"widgets.example.com","annotations":{"palisade.dev/ignore-unreadable-kinds":"widgets.example.com"}}"#,
+    );
+    assert!(delete("CustomResourceDefinition", &ignored, &without_widgets(true, &[])).is_allowed());
 }

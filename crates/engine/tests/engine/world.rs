@@ -11,8 +11,8 @@ use palisade_api::protection::rules_of;
 use palisade_engine::{
     About, Action, Answer, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects, Holders,
     Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents,
-    Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject, Unknown, User, Verdict,
-    Withdrawal, World, decide, prose,
+    Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject, Unknown, UnreadableKind,
+    User, Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -30,6 +30,8 @@ pub(crate) struct Given {
     pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// What a search looks at: kinds and objects.
     pub(crate) objects: Answer<Vec<(&'static str, String)>>,
+    /// The kinds that a search can't list.
+    pub(crate) unreadable: Vec<UnreadableKind>,
     pub(crate) services: Answer<Vec<Critical>>,
     /// Who carries a finalizer.
     pub(crate) holders: BTreeMap<&'static str, Answer<Holders>>,
@@ -60,6 +62,7 @@ impl Default for Given {
             protections: Protections::default(),
             namespaces: BTreeMap::new(),
             objects: Ok(Vec::new()),
+            unreadable: Vec::new(),
             services: Ok(Vec::new()),
             holders: BTreeMap::new(),
             present: BTreeMap::new(),
@@ -117,7 +120,7 @@ impl World for Given {
         _: Place<'_>,
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
-        let mut search = Search::default();
+        let mut search = Search { unreadable: self.unreadable.clone(), ..Search::default() };
         for (of, json) in self.objects.clone()? {
             // As a list shows it: metadata only.
             let whole: Value = serde_json::from_str(&json).unwrap();

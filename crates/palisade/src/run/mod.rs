@@ -16,7 +16,7 @@ use palisade_api::gates::FeatureGates;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
 use palisade_cluster::sync;
-use palisade_cluster::{Entry, Ledger, Live};
+use palisade_cluster::{Entry, Ledger, Live, SEARCHES};
 use palisade_controllers::certificates::Certificates;
 use palisade_controllers::components::Refusals;
 use palisade_controllers::critical::Partings;
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use self::controllers::Controllers;
 use self::watches::{Watches, await_policy, known_protections, policy_uids};
 use crate::args::{LogFormat, RunArgs};
-use crate::connect::{Error, connect};
+use crate::connect::{Error, connect, connect_searches};
 use crate::published::etcd_components;
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
@@ -71,6 +71,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
         .with_progress(watches.progress.clone())
+        .with_search_clients(connect_searches(&args.cluster, SEARCHES).await?)
         .with_ledger(ledger.clone())
         .with_services(watches.services.clone())
         .with_components(watches.guarded.clone())

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test may wait for a lock: nobody waits for it")]
 
 mod account;
+mod broken_apis;
 mod budgets;
 mod caller;
 mod cascade;
@@ -15,6 +16,7 @@ mod command_line;
 mod components;
 mod copies;
 mod critical;
+mod fan_out;
 mod faults;
 mod finalizer_controller;
 mod flow;
