@@ -18,6 +18,8 @@ use crate::sync;
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub uid: String,
+    /// When it was created, as Kubernetes writes it.
+    pub created: String,
     pub generation: Option<i64>,
     pub rules: Result<Vec<Rule>, UnreadableProtection>,
     pub status: Status,
@@ -44,6 +46,7 @@ impl Policy {
             .and_then(|spec| rules_of(&name, &spec));
         Self {
             uid: object.uid().unwrap_or_default(),
+            created: object.creation_timestamp().map(|created| created.0.to_string()).unwrap_or_default(),
             generation: object.metadata.generation,
             rules,
             status: status_of(object),
@@ -52,6 +55,11 @@ impl Policy {
 }
 
 impl Policies {
+    /// When a protection was created.
+    pub fn created(&self, name: &str) -> String {
+        self.by_name.get(name).map(|policy| policy.created.clone()).unwrap_or_default()
+    }
+
     /// From what there is.
     pub fn new(by_name: BTreeMap<String, Policy>) -> Self {
         let rules = by_name.values().filter_map(|policy| policy.rules.as_ref().ok()).flatten().cloned();

@@ -202,6 +202,7 @@ mod tests {
         let (questions, server) = (Questions::default(), Server::default());
         let searches = join_all((0..100).map(|_| search(&questions, &server, 70)));
         let late = async {
+            sleep(Duration::from_millis(50)).await;
             let deadline = Instant::now() + Duration::from_millis(20);
             questions.search(&Share::default(), deadline, server.answer()).await
         };

@@ -14,6 +14,11 @@ impl Pattern {
         (!self.0.contains('*')).then_some(self.0.as_str())
     }
 
+    /// What every name begins with that it matches.
+    pub fn prefix(&self) -> &str {
+        self.0.split_once('*').map_or(&self.0, |(prefix, _)| prefix)
+    }
+
     pub fn matches(&self, name: &str) -> bool {
         let Some((head, rest)) = self.0.split_once('*') else { return self.0 == name };
         let Some(mut left) = name.strip_prefix(head) else { return false };

@@ -157,6 +157,12 @@ impl Rule {
         self.namespace.is_some() || self.namespace_labels.is_some()
     }
 
+    /// The names that it is for; `None` for every name.
+    pub fn names(&self) -> Option<impl Iterator<Item = Pattern>> {
+        let Names { exact, patterns } = self.names.as_ref()?;
+        Some(exact.iter().map(|name| Pattern::new(name)).chain(patterns.iter().cloned()))
+    }
+
     /// The one namespace that it is for, if it is for one.
     pub fn only_namespace(&self) -> Option<&str> {
         self.namespace.as_ref().and_then(Pattern::exact)

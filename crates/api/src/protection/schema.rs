@@ -60,6 +60,13 @@ fn spec() -> Value {
     })
 }
 
+/// Whether a selector `s` is for some namespaces, or for some labels.
+const SOMEWHERE: &str =
+    "(has(s.namespace) && s.namespace != '*') || has(s.labelSelector) || has(s.namespaceSelector)";
+
+/// Names in which no `*` follows another: `**` means the same as `*`.
+const NAME_PATTERN: &str = r"^\*?([^*]+\*?)*$";
+
 fn entry() -> Value {
     json!({
         "type": "object",
@@ -71,15 +78,19 @@ fn entry() -> Value {
             },
             "resourceNames": {
                 "type": "array", "minItems": 1, "maxItems": 1024,
-                "items": {"type": "string", "minLength": 1, "maxLength": 253},
+                "items": {"type": "string", "minLength": 1, "maxLength": 253, "pattern": NAME_PATTERN},
                 "description": "The names, besides the selectors' own. * stands for any text. Without any name: all.",
             },
         },
         "x-kubernetes-validations": [{
-            "rule": "self.resourceSelector.all(s, s.kind != '*' || has(self.resourceNames) || \
-                (has(s.name) && s.name != '*') || (has(s.namespace) && s.namespace != '*') || has(s.labelSelector) || \
-                has(s.namespaceSelector))",
-            "message": "kind \"*\" needs a name, a namespace or a label selector",
+            "rule": format!(
+                "has(self.resourceNames) && !('*' in self.resourceNames) \
+                 ? self.resourceSelector.all(s, s.kind != '*' || !has(s.name) || s.name != '*' || {SOMEWHERE}) \
+                 : self.resourceSelector.all(s, s.kind != '*' || \
+                 (!has(self.resourceNames) && has(s.name) && s.name != '*') || {SOMEWHERE})"
+            ),
+            "message": "kind \"*\" needs a name, a namespace or a label selector: without any, nothing in the cluster could \
+                be deleted any more",
         }],
     })
 }
@@ -100,10 +111,11 @@ fn selector() -> Value {
             },
             "namespace": {
                 "type": "string", "minLength": 1, "maxLength": 63, "pattern": r"^[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?$",
+                "allOf": [{"pattern": NAME_PATTERN}],
                 "description": "The namespace; * stands for any text. Without it: every namespace.",
             },
             "name": {
-                "type": "string", "minLength": 1, "maxLength": 253,
+                "type": "string", "minLength": 1, "maxLength": 253, "pattern": NAME_PATTERN,
                 "description": "The name; * stands for any text.",
             },
             "labelSelector": label_selector("Which labels the object has.", false),

@@ -31,6 +31,8 @@ pub use sight::{Scaled, Sighted, watch_components};
 #[derive(Clone, Debug)]
 pub struct Known {
     pub uid: String,
+    /// When it was created, as Kubernetes writes it.
+    pub created: String,
     pub generation: Option<i64>,
     pub protected: Arc<ProtectedComponents>,
     pub status: Status,
@@ -109,7 +111,8 @@ fn read(object: &DynamicObject, before: Option<&Known>) -> Known {
         Arc::new(ProtectedComponents { name: Some(object.name_any()), components })
     };
     let protected = same.map_or_else(anew, |before| before.protected.clone());
-    Known { uid, generation, protected, status: status_of(object) }
+    let created = object.creation_timestamp().map(|created| created.0.to_string()).unwrap_or_default();
+    Known { uid, created, generation, protected, status: status_of(object) }
 }
 
 #[cfg(test)]

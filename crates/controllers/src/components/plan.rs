@@ -6,7 +6,7 @@ use palisade_cluster::Discovery;
 use palisade_cluster::components::{Known, Sighted};
 
 use crate::conditions::{Holds, set_condition};
-use crate::registration::{Carried, components_name};
+use crate::registration::{Carried, REGISTRATION_FULL, components_name};
 
 /// What it is derived from.
 pub(super) struct View<'a> {
@@ -38,6 +38,8 @@ impl View<'_> {
                 "Registered",
                 "the API server asks about changes of all components that are served",
             );
+        } else if let Some(why) = self.carried.has_no_room_for(&components_name(name)) {
+            set("Enforced", Holds::No, REGISTRATION_FULL, why);
         } else {
             set("Enforced", Holds::No, "NotRegistered", "the registration does not carry it yet");
         }
@@ -81,7 +83,8 @@ mod tests {
             "ownedByParent": true, "operators": ["pg"],
         }));
         let protected = Arc::new(ProtectedComponents { name: Some("pg".to_owned()), components });
-        let known = Known { uid: "u".to_owned(), generation: Some(1), protected, status: Status::default() };
+        let (uid, created) = ("u".to_owned(), String::new());
+        let known = Known { uid, created, generation: Some(1), protected, status: Status::default() };
         let mut sighted = Sighted::default();
         let parents = [("a".to_owned(), "x".to_owned()), ("b".to_owned(), "x".to_owned())];
         sighted.parents.insert(GroupKind::new("db.example", "Postgres"), parents.into());

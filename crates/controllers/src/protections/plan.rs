@@ -5,7 +5,7 @@ use palisade_api::protection::Status;
 use palisade_cluster::{Discovery, Policy};
 
 use crate::conditions::set_condition;
-use crate::registration::{Carried, Resolution};
+use crate::registration::{Carried, REGISTRATION_FULL, Resolution};
 
 /// The condition that says that somebody else must ask us.
 const AGGREGATED: &str = "Aggregated";
@@ -38,6 +38,8 @@ pub(super) fn status(
             "Registered",
             "the API server asks about all that it protects and is served".to_owned(),
         );
+    } else if let Some(why) = carried.has_no_room_for(name) {
+        set("Enforced", false, REGISTRATION_FULL, why.to_owned());
     } else {
         set("Enforced", false, "NotRegistered", "the registration does not carry it yet".to_owned());
     }
@@ -81,7 +83,13 @@ mod tests {
     fn policy(generation: i64) -> Policy {
         let spec = json!({"protectedResources": [{"resourceSelector": [{"apiVersion": "example.com/v1", "kind": "Widget"}]}]});
         let rules = rules_of("sample", &serde_json::from_value(spec).unwrap());
-        Policy { uid: "u".to_owned(), generation: Some(generation), rules, status: Status::default() }
+        Policy {
+            uid: "u".to_owned(),
+            created: String::new(),
+            generation: Some(generation),
+            rules,
+            status: Status::default(),
+        }
     }
 
     fn planned(old: &Status, policy: &Policy, carried: &Carried, second: i64) -> Status {

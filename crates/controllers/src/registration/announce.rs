@@ -128,9 +128,9 @@ fn selects(webhook: &ValidatingWebhook, namespace: &str) -> bool {
     let selector =
         webhook.namespace_selector.as_ref().and_then(|selector| selector.match_expressions.as_ref());
     selector.into_iter().flatten().any(|expression| {
-        expression.key == NAMESPACE_NAME
-            && expression.operator == "In"
-            && expression.values.iter().flatten().any(|value| value == namespace)
+        let is_named = expression.values.iter().flatten().any(|value| value == namespace);
+        // Where there are too many to be told, all but our own are asked about.
+        expression.key == NAMESPACE_NAME && (expression.operator == "In") == is_named
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_api::labels::LabelRule;
-use palisade_api::protection::{Rule, Target};
+use palisade_api::protection::{Pattern, Rule, Target};
 use palisade_cluster::Discovery;
 use palisade_engine::Protections;
 
@@ -31,9 +31,55 @@ pub struct Coverage {
 /// A rule for every kind of a group, or of all.
 #[derive(Clone, Debug)]
 pub struct Every {
+    pub protection: String,
     pub group: Option<String>,
     pub namespace: Option<String>,
+    /// What the names of namespaces begin with, where a pattern tells them.
+    pub namespace_prefix: Option<String>,
     pub labels: Option<LabelRule>,
+    /// `None` where it is for every name, or for names of which nothing can be told.
+    pub names: Option<Names>,
+}
+
+/// Names, and what names begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    pub exact: BTreeSet<String>,
+    pub prefixes: BTreeSet<String>,
+}
+
+impl Every {
+    fn of(rule: &Rule, group: Option<&String>) -> Self {
+        let prefix =
+            |pattern: &Pattern| Some(pattern.prefix().to_owned()).filter(|prefix| !prefix.is_empty());
+        let names = rule.names().and_then(|patterns| {
+            let mut names = Names::default();
+            for pattern in patterns {
+                match pattern.exact() {
+                    Some(name) => names.exact.insert(name.to_owned()),
+                    None => names.prefixes.insert(prefix(&pattern)?),
+                };
+            }
+            Some(names)
+        });
+        Self {
+            protection: rule.protection.clone(),
+            group: group.cloned(),
+            namespace: rule.only_namespace().map(str::to_owned),
+            namespace_prefix: rule.namespace.as_ref().and_then(prefix),
+            labels: rule.labels.clone(),
+            names,
+        }
+    }
+
+    /// As a rule of a webhook says it.
+    pub(super) fn group(&self) -> String {
+        self.group.clone().unwrap_or_else(|| "*".to_owned())
+    }
+
+    pub(super) fn labels(&self) -> Option<&LabelRule> {
+        self.labels.as_ref()
+    }
 }
 
 /// How the rules of one protection resolve.
@@ -50,6 +96,13 @@ pub struct Resolution {
 }
 
 impl Coverage {
+    /// Puts the rules for every kind in the order of their protections' age: what does not fit is left out from the end.
+    #[must_use]
+    pub fn in_order(mut self, age: impl Fn(&str) -> String) -> Self {
+        self.every.sort_by_cached_key(|rule| (age(&rule.protection), rule.protection.clone()));
+        self
+    }
+
     /// What all rules together need, as far as their kinds are served.
     pub fn of(protections: &Protections, discovery: &Discovery) -> Self {
         let mut coverage = Self::default();
@@ -75,11 +128,7 @@ impl Coverage {
             match &rule.target {
                 Target::Every { group } => {
                     guard_labels(group.as_deref().unwrap_or("*"), "*");
-                    coverage.every.push(Every {
-                        group: group.clone(),
-                        namespace: rule.only_namespace().map(str::to_owned),
-                        labels: rule.labels.clone(),
-                    });
+                    coverage.every.push(Every::of(rule, group.as_ref()));
                 }
                 Target::Kind { group, kind } => {
                     for served in discovery

@@ -37,7 +37,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub use announce::{Expected, announce};
 pub use coverage::{Coverage, Namespaces, Resolution};
 pub use own_namespace::{OwnNamespace, watch_own_namespace};
-pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Owners, Providers, Wanted, cel, plan};
+pub use plan::{Endpoint, FailurePolicy, Governed, Managed, Owners, Providers, Wanted, cel, left_out, plan};
 pub use probe::Probe;
 
 use snapshot::{Snapshot, versions_of};
@@ -55,6 +55,8 @@ const TAKEN_UP: Duration = Duration::from_millis(700);
 const CONFLICTS: usize = 10;
 /// How long a budget that was announced is waited for.
 const EXPECTED: Duration = Duration::from_secs(20);
+/// How many selections of namespaces by flow controls are told apart.
+const SELECTED_TOLD: usize = 16;
 /// A look without a reason, should a watch have missed something.
 const ROUND: Duration = Duration::from_secs(30);
 
@@ -95,20 +97,39 @@ pub struct Inputs {
 
 /// The policies that the registration in place carries: by name, their uid and generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried(BTreeMap<String, (String, Option<i64>)>);
+pub struct Carried {
+    carried: BTreeMap<String, (String, Option<i64>)>,
+    /// Those that it has no room for, and why.
+    left_out: BTreeMap<String, String>,
+}
 
 impl Carried {
     pub fn of<'a>(protections: impl IntoIterator<Item = (&'a str, &'a str, Option<i64>)>) -> Self {
         let entry =
             |(name, uid, generation): (&str, &str, _)| (name.to_owned(), (uid.to_owned(), generation));
-        Self(protections.into_iter().map(entry).collect())
+        Self { carried: protections.into_iter().map(entry).collect(), left_out: BTreeMap::new() }
+    }
+
+    /// Without those that there is no room for.
+    #[must_use]
+    pub fn without(mut self, left_out: BTreeMap<String, String>) -> Self {
+        self.carried.retain(|name, _| !left_out.contains_key(name));
+        Self { left_out, ..self }
+    }
+
+    /// Why there is no room for a policy, if there is none.
+    pub fn has_no_room_for(&self, name: &str) -> Option<&str> {
+        self.left_out.get(name).map(String::as_str)
     }
 
     /// Whether it carries this generation of a policy.
     pub fn holds(&self, name: &str, uid: &str, generation: Option<i64>) -> bool {
-        self.0.get(name).is_some_and(|(known, carried)| known == uid && *carried == generation)
+        self.carried.get(name).is_some_and(|(known, carried)| known == uid && *carried == generation)
     }
 }
+
+/// The reason of a policy's condition `Enforced` where the registration has no room for it.
+pub const REGISTRATION_FULL: &str = "RegistrationFull";
 
 /// The name by which the registration carries a budget. No protection's has a slash in it.
 pub fn budget_name(key: &Key) -> String {
@@ -304,59 +325,46 @@ impl Keeper<'_> {
             (live, None) => Ok(Outcome::seen(live.is_some_and(|live| is_ours(&live)))),
             (live, Some(snapshot)) => {
                 let Snapshot { namespaces, policies, discovery, budgets, flows, services, guarded, sighted } =
-                    snapshot;
+                    &snapshot;
                 let expected = self.still_expected(live.as_ref());
                 self.expects = !expected.is_empty();
                 let mut budget_namespaces: BTreeSet<String> =
                     budgets.iter().map(|known| known.key.namespace.clone()).collect();
                 let announced = expected.keys().filter_map(|key| key.strip_prefix(names::EXPECTED_BUDGETS));
                 budget_namespaces.extend(announced.map(str::to_owned));
-                let flow = governed(&flows, &expected);
+                let flow = governed(flows, &expected);
                 let announced: Vec<Provider> = announced_providers(&expected).collect();
                 let declared = services.readable().map(|(_, service)| &service.provider);
-                let providers = Providers::of(declared.chain(&announced), &discovery);
+                let providers = Providers::of(declared.chain(&announced), discovery);
                 // A leader that is new to it takes no owner away that the one before it knew.
                 let registered = live.as_ref().and_then(|live| live.webhooks.as_deref()).unwrap_or_default();
                 let owners = match &ancestors {
                     Some(ancestors) => Owners::Known(ancestors),
                     None => Owners::Registered(registered),
                 };
+                let coverage = Coverage::of(&policies.protections, discovery);
+                let coverage = coverage.in_order(|name| policies.created(name));
                 let wanted = Wanted {
                     endpoint: &self.settings.endpoint,
                     authorities: &material.authorities,
                     own_namespace: &self.settings.own_namespace,
                     gates: self.settings.gates,
                     failure_policy: self.settings.failure_policy,
-                    eviction_namespaces: &namespaces,
+                    eviction_namespaces: namespaces,
                     budget_namespaces: &budget_namespaces,
                     flow: flow.as_ref(),
                     providers: &providers,
-                    managed: Managed { guarded: &guarded, sighted: &sighted, discovery: &discovery },
-                    coverage: &Coverage::of(&policies.protections, &discovery),
+                    managed: Managed { guarded, sighted, discovery },
+                    coverage: &coverage,
                     owners,
                     versions,
                 };
-                let webhooks = plan(&wanted);
+                let (webhooks, left_out) = (plan(&wanted), left_out(&wanted));
                 let put = self.put(live, webhooks, &expected, inputs, own_namespace.as_ref()).await?;
-                let of_budgets =
-                    budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
-                let of_flows =
-                    flows.iter().map(|known| (flow_name(&known.name), &known.uid, known.generation));
-                let of_services = services.0.values();
-                let of_services =
-                    of_services.map(|known| (critical_name(&known.name), &known.uid, known.generation));
-                let of_components = guarded.by_name.iter();
-                let of_components =
-                    of_components.map(|(name, known)| (components_name(name), &known.uid, known.generation));
-                let named: Vec<(String, &String, Option<i64>)> =
-                    of_budgets.chain(of_flows).chain(of_services).chain(of_components).collect();
-                let carries =
-                    policies.by_name.iter().map(|(name, policy)| (&**name, &*policy.uid, policy.generation));
-                let carries = carries
-                    .chain(named.iter().map(|(name, uid, generation)| (&**name, &***uid, *generation)));
                 Ok(match put {
                     Put::Whole { written } => {
-                        Outcome { there: true, written, carries: Some(Carried::of(carries)) }
+                        let carries = snapshot.carried().without(left_out);
+                        Outcome { there: true, written, carries: Some(carries) }
                     }
                     // Nobody can tell whose it is that is missing.
                     Put::InPart { written } => Outcome { there: true, written, carries: None },
@@ -508,6 +516,10 @@ fn governed(flows: &[Arc<flow::Known>], expected: &BTreeMap<String, String>) -> 
         if !rules.contains(&rule) {
             rules.push(rule);
         }
+    }
+    // Each is a webhook of its own; more of them than a few become one.
+    if rules.len() > SELECTED_TOLD {
+        return Some(Governed::All);
     }
     (!rules.is_empty()).then_some(Governed::Selected(rules))
 }

@@ -10,7 +10,7 @@ use palisade_cluster::components::{Guarded, Sighted};
 use palisade_cluster::critical::Services;
 use palisade_cluster::{Discovery, Policies, budgets, flow, sync};
 
-use super::Inputs;
+use super::{Carried, Inputs, budget_name, components_name, critical_name, flow_name};
 
 /// Everything that is watched, as it is known now.
 pub(super) struct Snapshot {
@@ -53,6 +53,23 @@ impl Snapshot {
             guarded,
             sighted,
         })
+    }
+
+    /// All policies, by the names by which the registration carries them.
+    pub(super) fn carried(&self) -> Carried {
+        let budgets =
+            self.budgets.iter().map(|known| (budget_name(&known.key), &known.uid, known.generation));
+        let flows = self.flows.iter().map(|known| (flow_name(&known.name), &known.uid, known.generation));
+        let services = self.services.0.values();
+        let services = services.map(|known| (critical_name(&known.name), &known.uid, known.generation));
+        let components = self.guarded.by_name.iter();
+        let components =
+            components.map(|(name, known)| (components_name(name), &known.uid, known.generation));
+        let protections = self.policies.by_name.iter();
+        let protections = protections.map(|(name, policy)| (name.clone(), &policy.uid, policy.generation));
+        let all: Vec<(String, &String, Option<i64>)> =
+            protections.chain(budgets).chain(flows).chain(services).chain(components).collect();
+        Carried::of(all.iter().map(|(name, uid, generation)| (name.as_str(), uid.as_str(), *generation)))
     }
 }
 

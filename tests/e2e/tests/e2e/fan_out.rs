@@ -15,8 +15,8 @@ use serde_json::json;
 use crate::cluster::{Cluster, allowed, alone, denied};
 use crate::pods::{delete, pods};
 
-/// What the documentation promises: lists of searches, and all other questions.
-const CONNECTIONS: usize = 64 + 32;
+/// What the documentation promises: lists of searches, and all other questions with what their client keeps.
+const CONNECTIONS: usize = 128;
 /// How many deletions there are at once.
 const AT_ONCE: usize = 100;
 

@@ -571,6 +571,8 @@ async fn going_or_gone(cluster: &Cluster, ns: &str, count: usize) -> usize {
 #[test]
 fn the_whole_cluster_is_governed_and_nothing_else_stands_still() {
     alone(async |cluster| {
+        // Those of other tests, of which there may be more than are told apart.
+        cluster.must("delete pdfc --all").await;
         let (ns, other) = (&cluster.namespace().await, &cluster.namespace().await);
         workload(cluster, ns, "Deployment", 200).await;
         workload(cluster, other, "Deployment", 5).await;

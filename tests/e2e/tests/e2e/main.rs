@@ -24,6 +24,7 @@ mod generated;
 mod label_changes;
 mod labels;
 mod late;
+mod limits;
 mod losses;
 mod outage;
 mod owners;

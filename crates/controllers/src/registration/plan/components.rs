@@ -16,6 +16,10 @@ use super::{LONGEST_EXPRESSION, NAMES_TOLD, Wanted, reselects, rule, sound};
 use crate::registration::coverage::Namespaces;
 
 const PATH: &str = "/admit/components";
+/// How many protections there are webhooks for, four each.
+pub(super) const COMPONENT_PROTECTIONS: usize = 16;
+/// How many bytes their webhooks may have.
+pub(super) const LARGEST_COMPONENTS: usize = 128 << 10;
 /// How many names a claim's is compared with, one after another.
 const SETS_TOLD: usize = 100;
 
@@ -34,18 +38,60 @@ impl Wanted<'_> {
         }
         let declared = self.declared("component-protections", components::GROUP, components::PLURAL);
         let mut webhooks = vec![declared];
-        let mut number = 0;
-        for (name, components) in self.managed.guarded.readable() {
-            number += usize::from(name.is_some());
-            let prefix =
-                if name.is_some() { format!("components-{number}") } else { "etcd-components".to_owned() };
+        webhooks.extend(self.fitting_components().0);
+        webhooks
+    }
+
+    /// The `ComponentProtection`s that there is no room for.
+    pub(super) fn components_left_out(&self) -> BTreeSet<String> {
+        if self.gates.component_protection { self.fitting_components().1 } else { BTreeSet::new() }
+    }
+
+    /// The webhooks of as many protections as there is room for, the oldest first; and those that are left out.
+    fn fitting_components(&self) -> (Vec<ValidatingWebhook>, BTreeSet<String>) {
+        let guarded = self.managed.guarded;
+        let created =
+            |name: Option<&str>| name.and_then(|name| guarded.by_name.get(name)).map(|known| &known.created);
+        let mut by_age: Vec<(Option<&str>, &Components)> = guarded.readable().collect();
+        // etcd-druid's own, which has no name, comes before all.
+        by_age.sort_by_key(|(name, _)| (created(*name), *name));
+        let (mut webhooks, mut left_out) = (Vec::new(), BTreeSet::new());
+        let (mut number, mut left) = (0, LARGEST_COMPONENTS);
+        for (name, components) in by_age {
+            let prefix = match name {
+                Some(_) => format!("components-{}", number + 1),
+                None => "etcd-components".to_owned(),
+            };
             let none = BTreeSet::new();
             let scaled = self.managed.sighted.scaled.get(&name.map(str::to_owned)).unwrap_or(&none);
             let protection = Protection { wanted: self, components, scaled, prefix };
-            webhooks.extend(protection.webhooks().into_iter().flatten());
+            let planned: Vec<ValidatingWebhook> = protection.webhooks().into_iter().flatten().collect();
+            let size: usize = planned.iter().map(size).sum();
+            match name {
+                Some(name) if number == COMPONENT_PROTECTIONS || size > left => {
+                    left_out.insert(name.to_owned());
+                }
+                name => {
+                    number += usize::from(name.is_some());
+                    left = left.saturating_sub(size);
+                    webhooks.extend(planned);
+                }
+            }
         }
-        webhooks
+        (webhooks, left_out)
     }
+}
+
+/// How many bytes of a webhook depend on policies, about.
+fn size(webhook: &ValidatingWebhook) -> usize {
+    let selectors = [&webhook.namespace_selector, &webhook.object_selector];
+    let values =
+        selectors.into_iter().flatten().flat_map(|selector| selector.match_expressions.iter().flatten());
+    let values = values.map(|each| {
+        each.key.len() + each.values.iter().flatten().map(|value| value.len() + 3).sum::<usize>()
+    });
+    let conditions = webhook.match_conditions.iter().flatten().map(|condition| condition.expression.len());
+    values.chain(conditions).sum()
 }
 
 /// One protection, on its way to webhooks.

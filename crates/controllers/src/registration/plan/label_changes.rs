@@ -15,11 +15,14 @@ use crate::registration::coverage::Namespaces;
 /// So many selectors have a webhook of their own, which costs other updates nothing. More are asked about together:
 /// then every change of labels where one of them holds is asked about.
 const MOST_SELECTORS: usize = 16;
+/// How many bytes they may have together.
+const LARGEST_SELECTORS: usize = 32 << 10;
 
 impl Wanted<'_> {
     pub(super) fn label_changes(&self) -> Vec<ValidatingWebhook> {
         let all = &self.coverage.label_changes;
-        let mut webhooks: Vec<ValidatingWebhook> = if all.len() > MOST_SELECTORS {
+        let size: usize = all.keys().map(|(labels, _)| labels.query().len()).sum();
+        let mut webhooks: Vec<ValidatingWebhook> = if all.len() > MOST_SELECTORS || size > LARGEST_SELECTORS {
             let nowhere = Namespaces::Some(BTreeSet::new());
             let namespaces = all.keys().fold(nowhere, |all, (_, namespaces)| all.and(namespaces.clone()));
             let resources = all.values().flatten().cloned().collect();

@@ -6,13 +6,16 @@
 pub mod cel;
 mod components;
 mod critical;
+mod every;
 mod label_advice;
 mod label_changes;
 mod outage;
 mod owners;
 mod pods;
+#[cfg(test)]
+mod sizes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -25,8 +28,10 @@ use palisade_api::labels::{self, LabelExpression, LabelRule, Operator};
 use palisade_api::marks;
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 
-use super::coverage::{Coverage, Every, Namespaces};
+use super::coverage::{Coverage, Namespaces};
 use cel::{Expression, cel, string};
+
+use every::{EveryKind, EveryKinds};
 
 pub use components::Managed;
 pub(super) use critical::CRITICAL;
@@ -41,6 +46,11 @@ const LONGEST_EXPRESSION: usize = 64 << 10;
 /// somewhere below ten times as many.
 const NAMES_TOLD: usize = 2_000;
 pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// How many webhooks there are for the kinds that protections name, one for each list of namespaces.
+const KIND_WEBHOOKS: usize = 4;
+/// How many bytes a list of namespaces may have: a thousand names of twenty letters.
+const LARGEST_LIST: usize = 24 << 10;
 
 /// The webhook for deletions of pods.
 pub(super) const POD_DELETION: &str = "pod-deletion";
@@ -192,29 +202,39 @@ impl Wanted<'_> {
 
     /// Deletions of the kinds that protections name, where they name them.
     fn protected(&self) -> Vec<ValidatingWebhook> {
-        let kinds = self.coverage.resources.iter().map(|(namespaces, resources)| ValidatingWebhook {
-            rules: Some(resources.iter().map(|(group, plural)| rule("DELETE", group, plural)).collect()),
-            namespace_selector: Some(self.namespaces(namespaces)),
-            ..self.counted_webhook("")
-        });
-        let every = self.coverage.every.iter().filter_map(|Every { group, namespace, labels }| {
-            let namespaces = match namespace {
-                Some(namespace) => Namespaces::Some(BTreeSet::from([namespace.clone()])),
-                None => Namespaces::All,
+        let kinds = merged(&self.coverage.resources).into_iter().map(|(namespaces, resources)| {
+            let groups: BTreeSet<&String> = resources.iter().map(|(group, _)| group).collect();
+            let of_group = |group: &String| RuleWithOperations {
+                resources: Some(
+                    resources
+                        .iter()
+                        .filter(|(of, _)| of == group)
+                        .map(|(_, plural)| plural.clone())
+                        .collect(),
+                ),
+                ..rule("DELETE", group, "")
             };
-            let expressions = labels.as_ref().map(LabelRule::expressions).unwrap_or_default();
-            let requirements = sound(expressions)?;
-            Some(ValidatingWebhook {
-                rules: Some(vec![rule("DELETE", group.as_deref().unwrap_or("*"), "*")]),
+            ValidatingWebhook {
+                rules: Some(groups.into_iter().map(of_group).collect()),
                 namespace_selector: Some(self.namespaces(&namespaces)),
-                object_selector: Some(if requirements.is_empty() {
+                ..self.counted_webhook("")
+            }
+        });
+        let every = EveryKinds::of(&self.coverage.every).webhooks.into_iter().map(|every| {
+            let EveryKind { groups, namespaces, labels, condition } = every;
+            let mut conditions = vec![lasting().condition("lasting")];
+            conditions.extend(condition.map(|condition| condition.condition("selected")));
+            ValidatingWebhook {
+                rules: Some(groups.iter().map(|group| of_every_kind(group, &namespaces)).collect()),
+                namespace_selector: Some(self.namespaces(&namespaces)),
+                object_selector: Some(if labels.is_empty() {
                     LabelSelector::default()
                 } else {
-                    selector(&requirements)
+                    selector(&labels)
                 }),
-                match_conditions: Some(vec![lasting().condition("lasting")]),
+                match_conditions: Some(conditions),
                 ..self.counted_webhook("")
-            })
+            }
         });
         let mut webhooks: Vec<ValidatingWebhook> = kinds.chain(every).collect();
         for (number, webhook) in webhooks.iter_mut().enumerate() {
@@ -233,6 +253,10 @@ impl Wanted<'_> {
                 // What can't be the name of a namespace has no objects, and the API server would refuse it all.
                 let can_exist = |name: &&String| *name != self.own_namespace && labels::is_value(name);
                 let others: Vec<String> = named.iter().filter(can_exist).cloned().collect();
+                // Too many to be told: then we are asked about all of them, and decide.
+                if list_size(&others) > LARGEST_LIST {
+                    return self.namespaces(&Namespaces::All);
+                }
                 // In nothing, if only our own was named.
                 if others.is_empty() {
                     return selector(&[requirement(NAMESPACE_NAME, "DoesNotExist", &[])]);
@@ -309,6 +333,65 @@ fn kinds_of(path: &str) -> Vec<PolicyKind> {
     path.split('/').flat_map(of_word).collect()
 }
 
+/// The policies that the registration has no room for, by the names by which it carries them, and why.
+pub fn left_out(wanted: &Wanted<'_>) -> BTreeMap<String, String> {
+    let of_every = format!(
+        "the registration has no room for all rules of kind \"*\": together they may name {} KiB of namespaces, and {} KiB of \
+         labels and names; the oldest protections come first",
+        LARGEST_LIST >> 10,
+        every::LARGEST_CONDITION >> 10
+    );
+    let of_components = format!(
+        "the registration has no room for it: {} ComponentProtections and {} KiB of what they select; the oldest come first",
+        components::COMPONENT_PROTECTIONS,
+        components::LARGEST_COMPONENTS >> 10
+    );
+    let every = EveryKinds::of(&wanted.coverage.every).left_out.into_iter();
+    let every =
+        every.filter(|_| wanted.gates.resources_deletion_protection).map(|name| (name, of_every.clone()));
+    let components = wanted.components_left_out().into_iter();
+    every.chain(components.map(|name| (super::components_name(&name), of_components.clone()))).collect()
+}
+
+/// Deletions of every kind of a group. A namespace selector selects all that has no namespace, so that it is left out here.
+fn of_every_kind(group: &str, namespaces: &Namespaces) -> RuleWithOperations {
+    let rule = rule("DELETE", group, "*");
+    match namespaces {
+        Namespaces::Some(_) => RuleWithOperations { scope: Some("Namespaced".to_owned()), ..rule },
+        Namespaces::All => rule,
+    }
+}
+
+/// Resources by the namespaces in which they are asked about, with no more than a few lists of namespaces.
+fn merged(
+    resources: &BTreeMap<Namespaces, BTreeSet<(String, String)>>,
+) -> BTreeMap<Namespaces, BTreeSet<(String, String)>> {
+    if resources.len() <= KIND_WEBHOOKS {
+        return resources.clone();
+    }
+    let mut merged: BTreeMap<Namespaces, BTreeSet<(String, String)>> = BTreeMap::new();
+    let (mut together, mut of_them) = (BTreeSet::new(), BTreeSet::new());
+    for (namespaces, kinds) in resources {
+        match namespaces {
+            Namespaces::All => merged.entry(Namespaces::All).or_default().extend(kinds.iter().cloned()),
+            Namespaces::Some(names) => {
+                together.extend(names.iter().cloned());
+                of_them.extend(kinds.iter().cloned());
+            }
+        }
+    }
+    // In a namespace that one rule names, what another rule names is asked about as well.
+    let namespaces =
+        if list_size(&together) > LARGEST_LIST { Namespaces::All } else { Namespaces::Some(together) };
+    merged.entry(namespaces).or_default().extend(of_them);
+    merged
+}
+
+/// What a list of names takes.
+fn list_size<'a>(names: impl IntoIterator<Item = &'a String>) -> usize {
+    names.into_iter().map(|name| name.len() + 3).sum()
+}
+
 /// A selector without what no label can be, which the API server would refuse; `None` if it can select nothing.
 fn sound(expressions: &[LabelExpression]) -> Option<Vec<LabelSelectorRequirement>> {
     let mut requirements = Vec::new();
@@ -378,6 +461,7 @@ pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::registration::coverage::Every;
     use palisade_cluster::components::{Guarded, Sighted};
     use palisade_cluster::{Ancestor, Ancestors};
     use palisade_cluster::{Discovery, Served};
@@ -455,9 +539,12 @@ pub(super) mod tests {
         };
         let provider = critical::tests::provider("", "pods", "shop", "db-0");
         let every = |namespace: Option<&str>| Every {
+            protection: "sample".to_owned(),
             group: None,
             namespace: namespace.map(str::to_owned),
+            namespace_prefix: None,
             labels: None,
+            names: None,
         };
         let coverage = Coverage {
             resources: [(Namespaces::All, pods()), (Namespaces::Some(shop()), pods())].into(),

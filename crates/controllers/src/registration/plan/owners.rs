@@ -18,7 +18,7 @@ const PATH: &str = "/admit/owners";
 const WARNING_PATH: &str = "/admit/labelled-dependents";
 const CONDITION: &str = "owner";
 /// How long one text may be: the API server takes expressions of 100,000 characters.
-const LONGEST_TEXT: usize = 90_000;
+pub(super) const LONGEST_TEXT: usize = 90_000;
 /// How many namespaces are named before all are meant.
 const NAMESPACES_TOLD: usize = 200;
 /// Characters of a uid that are told, from the most to the fewest.
