@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::TAKEN_UP;
-use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION, cel};
+use super::plan::{CRITICAL, FLOW, NAMESPACE_NAME, POD_DELETION, PROVIDER_CONDITION, cel};
 
 const LOOK: Duration = Duration::from_millis(50);
 /// What the name of an annotation has room for.
@@ -98,6 +98,7 @@ impl Expected {
                             .match_conditions
                             .iter()
                             .flatten()
+                            .filter(|condition| condition.name == PROVIDER_CONDITION)
                             .all(|condition| condition.expression.contains(cel::string(name).as_str()))
                 })
             }
@@ -235,6 +236,9 @@ pub(super) fn is_announcement(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registration::plan::tests::plan_as;
+    use crate::registration::{Providers, Wanted, plan};
+    use palisade_cluster::{Discovery, Served};
     use rstest::rstest;
 
     #[rstest]
@@ -262,6 +266,29 @@ mod tests {
     fn a_flow_control_is_announced_for_what_can_be_a_name(#[case] name: &str, #[case] possible: bool) {
         assert_eq!(Expected::FlowControl(name.to_owned()).is_possible(), possible);
         assert!(!Expected::FlowControl("x".repeat(254)).is_possible());
+    }
+
+    #[test]
+    fn a_service_is_covered_by_the_registration_that_names_its_provider() {
+        let resources = vec![Served::new("apps", "v1", "Deployment", "deployments", true)];
+        let discovery = Discovery { resources, ..Discovery::default() };
+        let provider = |name: &str| Provider {
+            resource: Resource { group: "apps".to_owned(), word: "deployments".to_owned() },
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        };
+        let providers = Providers::of([&provider("web")], &discovery);
+        let webhooks = plan_as(|wanted| plan(&Wanted { providers: &providers, ..wanted.clone() }));
+        let live = ValidatingWebhookConfiguration {
+            webhooks: Some(webhooks),
+            ..ValidatingWebhookConfiguration::default()
+        };
+        let is_covered = |name: &str| {
+            let (service, plural) = ("sample".to_owned(), "deployments".to_owned());
+            Expected::CriticalService { name: service, provider: provider(name), plural }.is_covered(&live)
+        };
+        assert!(is_covered("web"));
+        assert!(!is_covered("db"));
     }
 
     #[test]

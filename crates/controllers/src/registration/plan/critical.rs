@@ -12,6 +12,8 @@ use crate::registration::coverage::Namespaces;
 
 /// The webhook for deletions of providers.
 pub(in crate::registration) const CRITICAL: &str = "critical";
+/// Its condition on the names of providers.
+pub(in crate::registration) const PROVIDER_CONDITION: &str = "provider";
 const PATH: &str = "/admit/critical";
 
 /// The providers that there are, as far as their kinds are served.
@@ -69,7 +71,7 @@ impl Wanted<'_> {
             // A Namespace is selected by its own labels.
             namespace_selector: Some(self.namespaces(&Namespaces::Some(namespaces.clone()))),
             match_conditions: named(names)
-                .map(|named| vec![cel!("{} || {}", of_namespace, named).condition("provider")]),
+                .map(|named| vec![cel!("{} || {}", of_namespace, named).condition(PROVIDER_CONDITION)]),
             ..self.webhook_at(CRITICAL, PATH)
         };
         // The objects of a definition vanish with it, unasked. No definition has a group without a dot.

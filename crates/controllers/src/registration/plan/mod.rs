@@ -34,8 +34,8 @@ use cel::{Expression, cel, string};
 use every::{EveryKind, EveryKinds};
 
 pub use components::Managed;
-pub(super) use critical::CRITICAL;
 pub use critical::Providers;
+pub(super) use critical::{CRITICAL, PROVIDER_CONDITION};
 pub use owners::Owners;
 
 /// How long the API server waits for an answer.
@@ -502,7 +502,7 @@ pub(super) mod tests {
     }
 
     /// Plans what differs from a cluster with nothing in it.
-    pub(in crate::registration::plan) fn plan_as(
+    pub(in crate::registration) fn plan_as(
         plan: impl FnOnce(&Wanted<'_>) -> Vec<ValidatingWebhook>,
     ) -> Vec<ValidatingWebhook> {
         plan(&Wanted {
