@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, allowed, alone, denied};
 use crate::pods::{delete, pods};
 
 /// What the documentation promises: lists of searches, and all other questions with what their client keeps.
-const CONNECTIONS: usize = 128;
+const CONNECTIONS: usize = 192;
 /// How many deletions there are at once.
 const AT_ONCE: usize = 100;
 
