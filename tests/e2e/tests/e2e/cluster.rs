@@ -161,6 +161,14 @@ impl Cluster {
         self.must(&format!("wait pod/{name} -n {namespace} --for=condition=Ready --timeout=30s")).await;
     }
 
+    /// A Node that takes no pods: it can be deleted without taking other tests' pods with it.
+    pub(crate) async fn node(&self, name: &str) {
+        let node = format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}, spec: {{unschedulable: true}}}}"
+        );
+        self.apply(&node).await;
+    }
+
     /// Repeats a command until it works.
     pub(crate) async fn eventually(&self, words: &str) -> String {
         let mut last = None;

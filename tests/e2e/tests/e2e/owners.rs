@@ -197,7 +197,7 @@ fn a_tenants_label_keeps_no_node() {
     shared(async |cluster| {
         let ns = cluster.namespace().await;
         let node = format!("extra-{ns}");
-        cluster.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {node}}}}}")).await;
+        cluster.node(&node).await;
         let node_uid = uid(cluster, &format!("node {node}")).await;
         let of_node = json!([{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]);
         labelled(cluster, &ns, "kept", &of_node).await;
@@ -220,7 +220,7 @@ fn an_administrators_protection_keeps_owners_without_a_namespace() {
     shared(async |cluster| {
         let ns = cluster.namespace().await;
         let node = format!("ruled-{ns}");
-        cluster.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {node}}}}}")).await;
+        cluster.node(&node).await;
         let node_uid = uid(cluster, &format!("node {node}")).await;
         owned(cluster, &ns, "kept", "", &[("v1", "Node", &node, &node_uid)]).await;
         cluster
