@@ -16,8 +16,18 @@ use serde_json::{Value, json};
 pub(super) struct Kind {
     pub(super) group: &'static str,
     pub(super) kind: &'static str,
-    /// Where its update strategy says how many pods may be unavailable, and what holds where it does not say.
-    strategy: Option<(&'static str, Value)>,
+    strategy: Strategy,
+}
+
+/// Where the update strategy of a kind says how many pods may be unavailable.
+#[derive(Debug)]
+enum Strategy {
+    /// It has none that says so.
+    None,
+    /// A path in `spec`, and what holds where nothing is there.
+    Own(&'static str, Value),
+    /// The workload that `spec.template` describes has one: the field of the template, and the strategy of that kind.
+    OfTemplate(Vec<(&'static str, Strategy)>),
 }
 
 /// How many there are.
@@ -26,17 +36,22 @@ pub(super) const KINDS: usize = 6;
 /// All of them.
 pub(super) fn kinds() -> [Kind; KINDS] {
     let kind = |group, kind, strategy| Kind { group, kind, strategy };
+    let deployment = || Strategy::Own("/strategy/rollingUpdate/maxUnavailable", json!("25%"));
+    let stateful_set = || Strategy::Own("/updateStrategy/rollingUpdate/maxUnavailable", json!(1));
+    let clone_set = || Strategy::Own("/updateStrategy/maxUnavailable", json!("20%"));
+    let templates = vec![
+        ("statefulSetTemplate", stateful_set()),
+        ("advancedStatefulSetTemplate", stateful_set()),
+        ("cloneSetTemplate", clone_set()),
+        ("deploymentTemplate", deployment()),
+    ];
     [
-        kind("apps", "Deployment", Some(("/strategy/rollingUpdate/maxUnavailable", json!("25%")))),
-        kind("apps", "StatefulSet", Some(("/updateStrategy/rollingUpdate/maxUnavailable", json!(1)))),
-        kind("apps", "ReplicaSet", None),
-        kind("apps.kruise.io", "CloneSet", Some(("/updateStrategy/maxUnavailable", json!("20%")))),
-        kind(
-            "apps.kruise.io",
-            "StatefulSet",
-            Some(("/updateStrategy/rollingUpdate/maxUnavailable", json!(1))),
-        ),
-        kind("apps.kruise.io", "UnitedDeployment", None),
+        kind("apps", "Deployment", deployment()),
+        kind("apps", "StatefulSet", stateful_set()),
+        kind("apps", "ReplicaSet", Strategy::None),
+        kind("apps.kruise.io", "CloneSet", clone_set()),
+        kind("apps.kruise.io", "StatefulSet", stateful_set()),
+        kind("apps.kruise.io", "UnitedDeployment", Strategy::OfTemplate(templates)),
     ]
 }
 
@@ -59,31 +74,18 @@ impl Workload {
     pub(super) fn read(object: &Object<'_>, kind: &Kind) -> Result<Self, Malformed> {
         let metadata = &object.metadata;
         let annotation = |key: &str| metadata.annotations.get(key);
-        let mut replicas = None;
-        let mut selector: Box<str> = "{}".into();
-        let mut strategies = json!({});
-        let mut labels = BTreeMap::new();
-        if let Some(spec) = object.spec() {
-            Cursor::new(spec).object(|key, value| {
-                match &*key {
-                    "replicas" => replicas = value.value()?,
-                    "selector" => {
-                        let text = value.raw_or_null()?.unwrap_or(b"{}");
-                        selector = String::from_utf8_lossy(text).into();
-                    }
-                    "template" => labels = template_labels(value)?,
-                    "strategy" | "updateStrategy" => strategies[&*key] = value.value()?,
-                    _ => value.skip()?,
-                }
-                Ok(())
-            })?;
+        let mut spec = Spec::default();
+        if let Some(text) = object.spec() {
+            spec.read(&mut Cursor::new(text), &kind.strategy)?;
         }
+        let strategy = spec.max_unavailable(&kind.strategy);
+        let selector = spec.selector.unwrap_or_else(|| "{}".into());
         Ok(Self {
             uid: (&*metadata.uid).into(),
             asks: Flavour::ALL.map(|flavour| Ask::read(flavour, annotation)),
-            given: Given { strategy: kind.max_unavailable(&strategies), replicas: replicas.unwrap_or(1) },
+            given: Given { strategy, replicas: spec.replicas.unwrap_or(1) },
             selector,
-            labels,
+            labels: spec.labels,
             is_part: metadata.owners.iter().any(is_workload),
             going: metadata.deletion_timestamp.is_some(),
         })
@@ -120,6 +122,92 @@ impl Workload {
     }
 }
 
+/// What is read of a workload's `spec`.
+#[derive(Default)]
+struct Spec {
+    replicas: Option<i64>,
+    selector: Option<Box<str>>,
+    labels: BTreeMap<String, String>,
+    /// `strategy` and `updateStrategy`.
+    strategies: serde_json::Map<String, Value>,
+    /// That of the workload that its template describes, by the field of the template.
+    of_template: Option<(&'static str, Box<Spec>)>,
+}
+
+impl Spec {
+    fn read(&mut self, spec: &mut Cursor<'_>, strategy: &Strategy) -> Result<(), Malformed> {
+        spec.object_or_null(|key, value| {
+            match (&*key, strategy) {
+                ("replicas", _) => self.replicas = value.value()?,
+                ("selector", _) => {
+                    self.selector = value.raw_or_null()?.map(|text| String::from_utf8_lossy(text).into());
+                }
+                ("template", Strategy::OfTemplate(templates)) => {
+                    self.of_template = described(value, templates)?;
+                }
+                ("template", _) => self.labels = template_labels(value)?,
+                ("strategy" | "updateStrategy", _) => {
+                    self.strategies.insert(key.to_string(), value.value()?);
+                }
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        if let Some((_, described)) = &mut self.of_template {
+            self.labels = std::mem::take(&mut described.labels);
+        }
+        Ok(())
+    }
+
+    fn max_unavailable(&self, strategy: &Strategy) -> Value {
+        let given = |path: &str| {
+            let mut steps = path.split('/').skip(1);
+            let first = self.strategies.get(steps.next()?)?;
+            steps.try_fold(first, |value, step| value.get(step)).filter(|value| !value.is_null())
+        };
+        match strategy {
+            Strategy::None => json!(1),
+            Strategy::Own(path, default) => {
+                let kind = ["/strategy/type", "/updateStrategy/type"].into_iter().find_map(given);
+                let rolls = !kind.is_some_and(|kind| kind == "Recreate" || kind == "OnDelete");
+                // One that does not roll has no number to give.
+                let default = if rolls { default.clone() } else { json!(1) };
+                given(path).cloned().unwrap_or(default)
+            }
+            Strategy::OfTemplate(templates) => {
+                let described = self.of_template.as_ref().and_then(|(field, spec)| {
+                    let (_, strategy) = templates.iter().find(|(name, _)| name == field)?;
+                    Some(spec.max_unavailable(strategy))
+                });
+                described.unwrap_or_else(|| json!(1))
+            }
+        }
+    }
+}
+
+/// The workload that a template describes: the first of the fields that it may have.
+fn described(
+    template: &mut Cursor<'_>,
+    templates: &[(&'static str, Strategy)],
+) -> Result<Option<(&'static str, Box<Spec>)>, Malformed> {
+    let mut found = None;
+    template.object_or_null(|key, value| {
+        let known = templates.iter().find(|(field, _)| *field == &*key);
+        let Some((field, strategy)) = known.filter(|_| found.is_none()) else { return value.skip() };
+        value.object_or_null(|key, value| {
+            if key != "spec" {
+                return value.skip();
+            }
+            let mut spec = Box::<Spec>::default();
+            spec.read(value, strategy)?;
+            found = Some((*field, spec));
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// The labels of a pod template, where it is one.
 fn template_labels(template: &mut Cursor<'_>) -> Result<BTreeMap<String, String>, Malformed> {
     let mut labels = BTreeMap::new();
@@ -137,21 +225,6 @@ fn template_labels(template: &mut Cursor<'_>) -> Result<BTreeMap<String, String>
         Ok(())
     })?;
     Ok(labels)
-}
-
-impl Kind {
-    fn max_unavailable(&self, strategies: &Value) -> Value {
-        let Some((path, default)) = &self.strategy else { return json!(1) };
-        // One that does not roll has no number to give.
-        let kind =
-            ["/strategy/type", "/updateStrategy/type"].iter().find_map(|path| strategies.pointer(path));
-        if kind.is_some_and(|kind| kind == "Recreate" || kind == "OnDelete")
-            && strategies.pointer(path).is_none()
-        {
-            return json!(1);
-        }
-        strategies.pointer(path).filter(|value| !value.is_null()).unwrap_or(default).clone()
-    }
 }
 
 fn is_workload(owner: &Owner<'_>) -> bool {
@@ -316,6 +389,16 @@ mod tests {
     #[case(3, json!({"updateStrategy": {"maxUnavailable": 4}}), json!(4))]
     #[case(4, json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "50%"}}}), json!("50%"))]
     #[case(5, json!({"updateStrategy": {"maxUnavailable": 4}}), json!(1))]
+    #[case(5, json!({"template": {"cloneSetTemplate": {"spec": {"updateStrategy": {"maxUnavailable": 4}}}}}), json!(4))]
+    #[case(5, json!({"template": {"cloneSetTemplate": {"spec": {}}}}), json!("20%"))]
+    #[case(5, json!({"template": {"deploymentTemplate": {"spec": {"strategy": {"rollingUpdate": {"maxUnavailable": "30%"}}}}}}), json!("30%"))]
+    #[case(5, json!({"template": {"deploymentTemplate": {"spec": {}}}}), json!("25%"))]
+    #[case(5, json!({"template": {"deploymentTemplate": {"spec": {"strategy": {"type": "Recreate"}}}}}), json!(1))]
+    #[case(5, json!({"template": {"statefulSetTemplate": {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 3}}}}}}), json!(3))]
+    #[case(5, json!({"template": {"advancedStatefulSetTemplate": {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "40%"}}}}}}), json!("40%"))]
+    #[case(5, json!({"template": {"advancedStatefulSetTemplate": {"spec": null}}}), json!(1))]
+    #[case(5, json!({"template": {"advancedStatefulSetTemplate": null, "cloneSetTemplate": {"metadata": {}, "spec": {"updateStrategy": {"type": "InPlaceIfPossible", "maxUnavailable": "5%"}}}}}), json!("5%"))]
+    #[case(5, json!({"template": {"unheardOf": {"spec": {"updateStrategy": {"maxUnavailable": 4}}}}}), json!(1))]
     fn what_each_strategy_gives(#[case] number: usize, #[case] spec: Value, #[case] expected: Value) {
         assert_eq!(read(number, &json!({"spec": spec})).given.strategy, expected);
     }
@@ -407,6 +490,15 @@ mod tests {
         assert!(web.is_covered_by(&json!({"matchLabels": {"tier": "front"}})));
         assert!(web.is_covered_by(&json!({})));
         assert!(!web.is_covered_by(&json!({"matchLabels": {"app": "db"}})));
+        let united = read(
+            5,
+            &json!({"spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {"cloneSetTemplate": {
+                "spec": {"template": {"metadata": {"labels": {"app": "web", "tier": "front"}}}}}}}}),
+        );
+        assert!(
+            united.is_covered_by(&json!({"matchLabels": {"tier": "front"}})),
+            "its template's template tells"
+        );
         assert!(read(3, &json!({"spec": {}})).selector_problem().is_some());
         assert!(read(3, &json!({"spec": {"selector": "app=web"}})).selector_problem().is_some());
     }

@@ -106,7 +106,32 @@ fn each_kind_gets_both_budgets_by_its_annotations_or_its_strategy() {
             none(cluster, ns, "pub").await;
             none(cluster, ns, "pdb").await;
         }
+        united_deployments_go_by_their_templates_strategy(cluster).await;
     });
+}
+
+async fn united_deployments_go_by_their_templates_strategy(cluster: &Cluster) {
+    let ns = &cluster.namespace().await;
+    let rolling = |value: &str| format!("rollingUpdate: {{maxUnavailable: {value}}}");
+    for (template, strategy, expected) in [
+        ("cloneSetTemplate", "updateStrategy: {maxUnavailable: 4}".to_owned(), "4"),
+        ("cloneSetTemplate", String::new(), "20%"),
+        ("deploymentTemplate", format!("strategy: {{{}}}", rolling("30%")), "30%"),
+        ("statefulSetTemplate", format!("updateStrategy: {{{}}}", rolling("3")), "3"),
+        ("advancedStatefulSetTemplate", format!("updateStrategy: {{{}}}", rolling("40%")), "40%"),
+    ] {
+        // Without what the last one had: a template describes one workload.
+        let _ = cluster.kubectl(&format!("delete uniteddeployment.apps.kruise.io web -n {ns}")).await;
+        cluster
+            .apply(&format!(
+                "{{apiVersion: apps.kruise.io/v1alpha1, kind: UnitedDeployment, metadata: {{name: web, namespace: {ns}, \
+                 annotations: {{{PUB}: \"true\", {PDB}: \"true\"}}}}, spec: {{replicas: 10, selector: {{matchLabels: {{app: {ns}}}}}, \
+                 template: {{{template}: {{spec: {{{strategy}}}}}}}}}}}"
+            ))
+            .await;
+        says(cluster, ns, "pub", "/spec/maxUnavailable", expected).await;
+        says(cluster, ns, "pdb", "/spec/maxUnavailable", expected).await;
+    }
 }
 
 #[test]
