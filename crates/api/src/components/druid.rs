@@ -1,6 +1,9 @@
 //! etcd-druid's components: a protection that flags switch on.
 
-use super::{Chosen, ComponentKind, Components, FreeUpdates, GroupKind, Path, StateRule, UserTemplate};
+use super::{
+    Chosen, ComponentKind, Components, FreeUpdates, GroupKind, OtherParent, Path, ReleasedKinds, StateRule,
+    UserTemplate,
+};
 use crate::exempt::{Exempt, Exemptions};
 use crate::labels::{LabelRule, LabelSelector};
 
@@ -11,6 +14,9 @@ pub const EXEMPT: &str = "system:serviceaccount:kube-system:generic-garbage-coll
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-druid");
 const PART_OF: &str = "app.kubernetes.io/part-of";
 const DISABLE: &str = "druid.gardener.cloud/disable-etcd-component-protection";
+/// On an Etcd whose members run elsewhere, as static pods: etcd-druid makes only its `ConfigMap` and its `StatefulSet`.
+const DISABLE_RUNTIME: &str = "druid.gardener.cloud/disable-etcd-runtime-component-creation";
+const DRUID_GROUP: &str = "druid.gardener.cloud";
 
 /// The protection of all components of all Etcds.
 pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &[String]) -> Components {
@@ -31,8 +37,9 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
         [state(".status.lastOperation.type", &[kind]), in_progress].into_iter().flatten().collect()
     };
     let rbac = "rbac.authorization.k8s.io";
+    let job = || changes("batch", "Job");
     Components {
-        parent: GroupKind::new("druid.gardener.cloud", "Etcd"),
+        parent: GroupKind::new(DRUID_GROUP, "Etcd"),
         kinds: vec![
             changes("", "ServiceAccount"),
             changes("", "Service"),
@@ -42,6 +49,8 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
             changes("apps", "StatefulSet"),
             changes("policy", "PodDisruptionBudget"),
             changes("coordination.k8s.io", "Lease"),
+            // Compactions of backups, copies of backups, and maintenance tasks.
+            job(),
             ComponentKind { of: GroupKind::new("", "PersistentVolumeClaim"), deletions_only: true },
         ],
         chosen: Chosen::Labelled(LabelRule::of(&selector)),
@@ -58,6 +67,22 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
         free_updates: vec![FreeUpdates {
             kinds: vec![GroupKind::new("coordination.k8s.io", "Lease")],
             users: UserTemplate::read("system:serviceaccount:{namespace}:{parent}").into_iter().collect(),
+        }],
+        released: vec![ReleasedKinds {
+            annotation: DISABLE_RUNTIME.to_owned(),
+            kinds: vec![
+                GroupKind::new("", "ServiceAccount"),
+                GroupKind::new("", "Service"),
+                GroupKind::new(rbac, "Role"),
+                GroupKind::new(rbac, "RoleBinding"),
+                GroupKind::new("policy", "PodDisruptionBudget"),
+                GroupKind::new("coordination.k8s.io", "Lease"),
+            ],
+        }],
+        // The Job that copies backups names its task where others name their Etcd.
+        other_parents: vec![OtherParent {
+            of: job().of,
+            parent: GroupKind::new(DRUID_GROUP, "EtcdCopyBackupsTask"),
         }],
         // The list that is given is all there is.
         collects: false,

@@ -53,6 +53,9 @@ pub struct Components {
     /// The same for its deletion.
     pub deleting: Vec<StateRule>,
     pub free_updates: Vec<FreeUpdates>,
+    pub released: Vec<ReleasedKinds>,
+    /// Asked in order where there is no parent by the name that a component gives.
+    pub other_parents: Vec<OtherParent>,
     /// Whether the garbage collector may clean up after a parent that goes, though nobody exempts it.
     pub collects: bool,
 }
@@ -92,6 +95,20 @@ pub struct StateRule {
 pub struct FreeUpdates {
     pub kinds: Vec<GroupKind>,
     pub users: Vec<UserTemplate>,
+}
+
+/// Kinds that an operator does not make for a parent with an annotation, whatever its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleasedKinds {
+    pub annotation: String,
+    pub kinds: Vec<GroupKind>,
+}
+
+/// Another kind of parent that components of a kind may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherParent {
+    pub of: GroupKind,
+    pub parent: GroupKind,
 }
 
 #[derive(Deserialize)]
@@ -226,8 +243,16 @@ impl Components {
             free_updates: free.collect::<Result<_, String>>()?,
             reconciling: states("spec.reconciling", written.reconciling)?,
             deleting: states("spec.deleting", written.deleting)?,
+            released: Vec::new(),
+            other_parents: Vec::new(),
             collects: true,
         })
+    }
+
+    /// The kinds of parents that a component of a kind may have, in the order in which they are asked.
+    pub fn parents_of(&self, group: &str, kind: &str) -> impl Iterator<Item = &GroupKind> {
+        let others = self.other_parents.iter().filter(move |other| other.of.is(group, kind));
+        std::iter::once(&self.parent).chain(others.map(|other| &other.parent))
     }
 
     pub fn kind(&self, group: &str, kind: &str) -> Option<&ComponentKind> {

@@ -9,6 +9,8 @@
 //! | is being reconciled | everything | nothing | nothing |
 //! | is at rest | everything | update, delete | nothing |
 //!
+//! A parent may release kinds that its operator no longer makes for it; these are anybody's then.
+//!
 //! Whom `freeUpdates` names may update what it names at any time. A status write is a change only if labels or owners
 //! change with it: without them, nobody would know a component any more.
 
@@ -89,36 +91,53 @@ async fn judge(
         if change == Change::Update && may_update(subject, components, &review.user.name, &name_of_parent) {
             continue;
         }
-        let parent = match world.parent(&components.parent, subject.namespace(), &name_of_parent).await {
-            Ok(Some(parent)) => parent,
+        match parent_by_name(subject, components, &name_of_parent, world).await {
+            Ok(Some(parent)) => {
+                is_there = true;
+                found.findings.extend(refusal(parent, subject, change, &review.user, components, name));
+            }
             Ok(None) => {
                 missing.push(Warning::NoParent(components.parent.kind.clone(), name_of_parent));
-                continue;
             }
-            Err(unknown) => {
-                found.findings.push(Finding::unreadable(Guard::Components, unknown));
-                continue;
-            }
-        };
-        is_there = true;
-        found.findings.extend(refusal(parent, change, &review.user, components, name));
+            Err(unknown) => found.findings.push(Finding::unreadable(Guard::Components, unknown)),
+        }
     }
     if !is_there {
         found.warnings.extend(missing);
     }
 }
 
+/// The first that is there of the kinds of parents that a component may have.
+async fn parent_by_name(
+    subject: &Subject<'_>,
+    components: &Components,
+    name: &str,
+    world: &impl World,
+) -> Answer<Option<Parent>> {
+    for kind in components.parents_of(&subject.kind.group, &subject.kind.kind) {
+        let parent = world.parent(kind, subject.namespace(), name).await?;
+        if parent.is_some() {
+            return Ok(parent);
+        }
+    }
+    Ok(None)
+}
+
 /// Why a parent does not allow it, if so.
 fn refusal(
     Parent { about, object }: Parent,
+    subject: &Subject<'_>,
     change: Change,
     user: &User<'_>,
     components: &Components,
     name: Option<&String>,
 ) -> Option<Finding> {
-    let switched_off =
-        |annotation: &String| !object["metadata"]["annotations"][annotation.as_str()].is_null();
-    if components.disable_annotation.as_ref().is_some_and(switched_off) {
+    let carries = |annotation: &str| !object["metadata"]["annotations"][annotation].is_null();
+    let is_released = components.released.iter().any(|released| {
+        released.kinds.iter().any(|kind| kind.is(&subject.kind.group, &subject.kind.kind))
+            && carries(&released.annotation)
+    });
+    if is_released || components.disable_annotation.as_deref().is_some_and(carries) {
         return None;
     }
     let state = state_of(&object, components);

@@ -96,7 +96,7 @@ fn who_may_update_and_delete(
     #[case] operator: [bool; 2],
     #[case] exempt: [bool; 2],
     #[case] others: [bool; 2],
-    #[values("StatefulSet", "ConfigMap", "Service", "Lease")] of: &str,
+    #[values("StatefulSet", "ConfigMap", "Service", "Lease", "Job")] of: &str,
 ) {
     let users =
         [(DRUID, operator), (GC, exempt), ("joe", exempt), ("jane", others), ("kubernetes-admin", others)];
@@ -171,6 +171,48 @@ fn the_annotation_switches_it_off_whatever_its_value() {
             json!({"druid.gardener.cloud/disable-etcd-component-protection": value});
         allowed(&component("StatefulSet", How::Delete, "jane", &parent));
     }
+}
+
+#[test]
+fn what_etcd_druid_no_longer_makes_is_anybodys() {
+    let mut parent = etcd("Reconcile", "Processing");
+    parent["metadata"]["annotations"] =
+        json!({"druid.gardener.cloud/disable-etcd-runtime-component-creation": ""});
+    for of in ["Service", "PodDisruptionBudget", "Lease", "Role", "RoleBinding", "ServiceAccount"] {
+        for how in [How::Update, How::Delete] {
+            allowed(&component(of, how, "jane", &parent));
+            assert!(!component(of, how, "jane", &at_rest()).is_allowed(), "{of} without the annotation");
+        }
+    }
+    for of in ["StatefulSet", "ConfigMap", "Job"] {
+        for how in [How::Update, How::Delete] {
+            assert!(!component(of, how, "jane", &parent).is_allowed(), "{of} is made all the same");
+        }
+    }
+}
+
+#[test]
+fn a_job_that_copies_backups_belongs_to_its_task() {
+    let task = json!({"kind": "EtcdCopyBackupsTask", "metadata": {"name": "main"}});
+    let verdict = component("Job", How::Delete, "jane", &task);
+    refused(
+        &verdict,
+        403,
+        "job \"shop/main\" is managed by an operator: it is a component of etcdcopybackupstask.druid.gardener.cloud \
+         \"shop/main\", and only etcd-druid may delete it. To lift it: kubectl annotate \
+         etcdcopybackupstasks.druid.gardener.cloud main -n shop druid.gardener.cloud/disable-etcd-component-protection=",
+    );
+    allowed(&component("Job", How::Delete, DRUID, &task));
+    allowed(&component("Job", How::Delete, GC, &task));
+    let going =
+        json!({"kind": "EtcdCopyBackupsTask", "metadata": {"name": "main", "deletionTimestamp": "x"}});
+    allowed(&component("Job", How::Delete, GC, &going));
+    assert!(!component("Job", How::Update, GC, &going).is_allowed());
+    // Only a Job has such a parent; and the Etcd by that name comes first.
+    assert!(component("ConfigMap", How::Delete, "jane", &task).is_allowed());
+    let mut freed = at_rest();
+    freed["metadata"]["annotations"] = json!({"druid.gardener.cloud/disable-etcd-component-protection": ""});
+    allowed(&component("Job", How::Delete, "jane", &freed));
 }
 
 #[test]

@@ -199,7 +199,8 @@ impl World for Given {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
         };
-        Ok(self.parent.clone()?.map(|object| Parent { about, object }))
+        let is_of_kind = |object: &Value| object["kind"].is_null() || object["kind"] == *kind.kind;
+        Ok(self.parent.clone()?.filter(is_of_kind).map(|object| Parent { about, object }))
     }
     async fn claimed_by(
         &self,
@@ -248,6 +249,11 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "Deployment" => ("apps", "deployments"),
         "ReplicaSet" => ("apps", "replicasets"),
         "StatefulSet" => ("apps", "statefulsets"),
+        "Job" => ("batch", "jobs"),
+        "ServiceAccount" => ("", "serviceaccounts"),
+        "Role" => ("rbac.authorization.k8s.io", "roles"),
+        "RoleBinding" => ("rbac.authorization.k8s.io", "rolebindings"),
+        "PodDisruptionBudget" => ("policy", "poddisruptionbudgets"),
         "CloneSet" => ("apps.kruise.io", "clonesets"),
         "AdvancedStatefulSet" => ("apps.kruise.io", "statefulsets"),
         "UnitedDeployment" => ("apps.kruise.io", "uniteddeployments"),

@@ -9,11 +9,11 @@ use tokio::sync::OnceCell;
 use crate::cluster::{Cluster, Said, allowed, alone, denied, lifting, run, shared, warned};
 use crate::labels::definition;
 
-const LABELS: &str = "app.kubernetes.io/managed-by: etcd-druid, app.kubernetes.io/part-of: main";
+pub(crate) const LABELS: &str = "app.kubernetes.io/managed-by: etcd-druid, app.kubernetes.io/part-of: main";
 const STRIP: &str = "app.kubernetes.io/managed-by- app.kubernetes.io/part-of-";
 
 /// A service account with all rights and a token, as `garden/etcd-druid`; returns its kubeconfig.
-async fn account(cluster: &Cluster, namespace: &str, name: &str) -> std::path::PathBuf {
+pub(crate) async fn account(cluster: &Cluster, namespace: &str, name: &str) -> std::path::PathBuf {
     let _ = cluster.kubectl(&format!("create namespace {namespace}")).await;
     let _ = cluster.kubectl(&format!("create serviceaccount {name} -n {namespace}")).await;
     let _ = cluster
@@ -31,11 +31,11 @@ async fn account(cluster: &Cluster, namespace: &str, name: &str) -> std::path::P
     file
 }
 
-async fn as_account(cluster: &Cluster, kubeconfig: &std::path::Path, words: &str) -> Said {
+pub(crate) async fn as_account(cluster: &Cluster, kubeconfig: &std::path::Path, words: &str) -> Said {
     run(&cluster.plane.assets().kubectl(), kubeconfig, words.split_whitespace(), "").await
 }
 
-async fn install(cluster: &Cluster) {
+pub(crate) async fn install(cluster: &Cluster) {
     let etcds = definition("druid.gardener.cloud", "Etcd", "etcds", "Namespaced", &["v1alpha1"]);
     cluster.apply(&etcds.replace("served: true,", "served: true, subresources: {status: {}},")).await;
     cluster.must("wait crd/etcds.druid.gardener.cloud --for=condition=Established --timeout=30s").await;
@@ -43,7 +43,7 @@ async fn install(cluster: &Cluster) {
 }
 
 /// A namespace with an Etcd and one of each of its components.
-async fn etcd(cluster: &Cluster) -> String {
+pub(crate) async fn etcd(cluster: &Cluster) -> String {
     // All tests share the kind, and two that create it at once are in each other's way.
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     INSTALLED.get_or_init(|| install(cluster)).await;
@@ -106,7 +106,7 @@ fn name_of(kind: &str) -> &str {
     if kind == "lease" { "main-0" } else { "main" }
 }
 
-async fn set_operation(cluster: &Cluster, ns: &str, operation: &str, state: &str) {
+pub(crate) async fn set_operation(cluster: &Cluster, ns: &str, operation: &str, state: &str) {
     let patch = json!({"status": {"lastOperation": {"type": operation, "state": state}}});
     cluster
         .must(&format!(
