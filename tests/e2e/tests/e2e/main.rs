@@ -29,6 +29,7 @@ mod limits;
 mod losses;
 mod outage;
 mod owners;
+mod pages;
 mod pods;
 mod port;
 mod protections;
