@@ -18,4 +18,5 @@ pub mod marks;
 pub mod names;
 pub mod protection;
 mod schema;
+pub mod search_groups;
 pub mod versions;

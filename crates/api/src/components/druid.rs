@@ -13,10 +13,11 @@ pub const RECONCILER: &str = "system:serviceaccount:default:etcd-druid";
 pub const EXEMPT: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-druid");
 const PART_OF: &str = "app.kubernetes.io/part-of";
+/// etcd-druid's group.
+pub const GROUP: &str = "druid.gardener.cloud";
 const DISABLE: &str = "druid.gardener.cloud/disable-etcd-component-protection";
 /// On an Etcd whose members run elsewhere, as static pods: etcd-druid makes only its `ConfigMap` and its `StatefulSet`.
 const DISABLE_RUNTIME: &str = "druid.gardener.cloud/disable-etcd-runtime-component-creation";
-const DRUID_GROUP: &str = "druid.gardener.cloud";
 
 /// The protection of all components of all Etcds.
 pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &[String]) -> Components {
@@ -39,7 +40,7 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
     let rbac = "rbac.authorization.k8s.io";
     let job = || changes("batch", "Job");
     Components {
-        parent: GroupKind::new(DRUID_GROUP, "Etcd"),
+        parent: GroupKind::new(GROUP, "Etcd"),
         kinds: vec![
             changes("", "ServiceAccount"),
             changes("", "Service"),
@@ -82,7 +83,7 @@ pub fn components(reconciler: &str, exempt_accounts: &[String], exempt_groups: &
         // The Job that copies backups names its task where others name their Etcd.
         other_parents: vec![OtherParent {
             of: job().of,
-            parent: GroupKind::new(DRUID_GROUP, "EtcdCopyBackupsTask"),
+            parent: GroupKind::new(GROUP, "EtcdCopyBackupsTask"),
         }],
         // The list that is given is all there is.
         collects: false,
