@@ -21,6 +21,8 @@ pub(crate) const WATCH: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 const NOT_SERVED: Duration = Duration::from_secs(5);
+/// The longest pause where the API server forbids it: nothing but a change of rights helps.
+const FORBIDDEN: Duration = Duration::from_secs(30);
 /// A page of the largest objects there are still fits in a few seconds.
 const PAGE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -136,12 +138,14 @@ pub(crate) struct Source<'a> {
 pub(crate) async fn follow(source: &Source<'_>, mut take: impl FnMut(Result<Fed<'_>, &Broken>) + Send) {
     let Source { client, path, query, metadata_only } = *source;
     let (listed_as, watched_as) = if metadata_only { (METADATA_LIST, METADATA) } else { (WHOLE, WHOLE) };
+    // How often in a row it was forbidden.
+    let mut forbidden = 0;
     loop {
         let mut revision = match list(client, path, query, listed_as, &mut |fed| take(Ok(fed))).await {
             Ok(revision) => revision,
             Err(broken) => {
                 take(Err(&broken));
-                sleep(if matches!(broken, Broken::NotServed) { NOT_SERVED } else { PAUSE }).await;
+                sleep(pause(&broken, &mut forbidden)).await;
                 continue;
             }
         };
@@ -149,14 +153,29 @@ pub(crate) async fn follow(source: &Source<'_>, mut take: impl FnMut(Result<Fed<
             match watch(client, path, query, watched_as, &mut revision, &mut |fed| take(Ok(fed))).await {
                 // Of a resource that nothing happens to, the API server sends no bookmarks: that it ended the watch in
                 // order is the only sign of life.
-                Ok(()) => take(Ok(Fed::Reached(number(&revision)))),
+                Ok(()) => {
+                    forbidden = 0;
+                    take(Ok(Fed::Reached(number(&revision))));
+                }
                 Err(Broken::Expired | Broken::NotServed) => break,
                 Err(broken) => {
                     take(Err(&broken));
-                    sleep(PAUSE).await;
+                    sleep(pause(&broken, &mut forbidden)).await;
                 }
             }
         }
+    }
+}
+
+/// How long to wait before another try.
+fn pause(broken: &Broken, forbidden: &mut u32) -> Duration {
+    match broken {
+        Broken::Forbidden(_) => {
+            *forbidden += 1;
+            (PAUSE * 2_u32.saturating_pow((*forbidden).min(8))).min(FORBIDDEN)
+        }
+        Broken::NotServed => NOT_SERVED,
+        _ => PAUSE,
     }
 }
 
@@ -184,6 +203,9 @@ pub(crate) enum Broken {
     Unreadable(#[from] Malformed),
     #[error("the connection was silent")]
     Silent,
+    /// Palisade lacks a right.
+    #[error("{0}")]
+    Forbidden(String),
     #[error("{0}")]
     Other(String),
 }
@@ -191,6 +213,7 @@ pub(crate) enum Broken {
 impl From<NoAnswer> for Broken {
     fn from(why: NoAnswer) -> Self {
         match why.code {
+            403 => Self::Forbidden(why.text),
             404 => Self::NotServed,
             410 => Self::Expired,
             _ => Self::Other(why.text),

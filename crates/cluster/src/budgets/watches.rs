@@ -256,6 +256,12 @@ async fn feed_kind(
                     take(Fed::Begin);
                     take(Fed::Complete(0));
                 }
+                // Nobody waits for what may never be listed: each owner is asked for by name, and what is not told is refused.
+                Err(Broken::Forbidden(why)) if !index.workloads().is_listed(&kind) => {
+                    tracing::warn!(path, why, "may not list and watch workloads");
+                    take(Fed::Begin);
+                    take(Fed::Complete(0));
+                }
                 // What was seen last holds on.
                 Err(broken) => return tracing::warn!(path, why = %broken, "watching workloads"),
             }
