@@ -28,6 +28,10 @@ impl World for Nobody {
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         Err(Unknown::new("", ""))
     }
+    fn is_searched(&self, _: &str) -> bool {
+        true
+    }
+
     fn protections(&self) -> &Protections {
         &self.0
     }

@@ -78,6 +78,10 @@ impl World for Nobody {
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         nobody()
     }
+    fn is_searched(&self, _: &str) -> bool {
+        true
+    }
+
     fn protections(&self) -> &Protections {
         &self.0
     }

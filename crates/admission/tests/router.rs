@@ -64,6 +64,10 @@ impl World for Small {
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         Ok(Census::NONE)
     }
+    fn is_searched(&self, _: &str) -> bool {
+        true
+    }
+
     fn protections(&self) -> &Protections {
         PROTECTIONS.get_or_init(Protections::default)
     }

@@ -78,7 +78,10 @@ impl KindSearch<'_> {
                 world.broken.remember(served, &why.text, Instant::now());
                 Err(unreadable(served, &why.text, true))
             }
-            Err(why) => Err(unreadable(served, &why.text, false)),
+            Err(why) => {
+                let missing = world.searching.missing(&why);
+                Err(UnreadableKind { missing, ..unreadable(served, &why.text, false) })
+            }
         }
     }
 
@@ -282,5 +285,5 @@ fn told(failures: &[(String, NoAnswer)]) -> NoAnswer {
 fn unreadable(served: &Served, why: &str, is_broken: bool) -> UnreadableKind {
     let Served { group, kind, plural, .. } = served.clone();
     let why = why.find(CONVERSION).map_or(why, |at| &why[at..]).to_owned();
-    UnreadableKind { group, kind: Some((kind, plural)), why, is_broken }
+    UnreadableKind { group, kind: Some((kind, plural)), why, is_broken, missing: None }
 }

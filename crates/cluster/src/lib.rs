@@ -24,6 +24,7 @@ mod presence;
 mod progress;
 mod questions;
 mod search;
+mod searching;
 pub mod sync;
 
 use jiff::Timestamp;
@@ -38,6 +39,7 @@ pub use pod_namespaces::{PodNamespaces, watch_protected_pods};
 pub use policies::{Policies, Policy, list_protections, protection_resource, watch_protections};
 pub use progress::{Behind, KindProgress, PolicyProgress};
 pub use questions::SEARCHES;
+pub use searching::Searching;
 
 /// As Kubernetes writes times: whole seconds.
 pub fn seconds(moment: Timestamp) -> String {

@@ -20,8 +20,8 @@ use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged, Metadata,
-    OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Scaled, Scope, Search,
-    Spent, Subject, Unknown, Withdrawal, World,
+    OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Right, Scaled, Scope,
+    Search, Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +38,7 @@ use crate::objects::none_if_undefined;
 use crate::owner_states::SeenOwners;
 use crate::progress::{Behind, PolicyProgress};
 use crate::questions::{Questions, SearchClients, Share};
+use crate::searching::{Searching, right_to_read};
 use crate::sync;
 
 /// How many objects one answer of the API server may hold.
@@ -63,6 +64,7 @@ pub struct Live {
     await_policy: Option<AwaitPolicy>,
     seen_owners: Arc<SeenOwners>,
     progress: Option<Arc<PolicyProgress>>,
+    searching: Arc<Searching>,
 }
 
 /// Waits until the API server asks about what a policy concerns, and says whether it does.
@@ -84,6 +86,7 @@ pub struct LiveWorld {
     /// What is served, once a question needed to know.
     pub(crate) discovered: OnceCell<Discovery>,
     pub(crate) seen_owners: Arc<SeenOwners>,
+    pub(crate) searching: Arc<Searching>,
 }
 
 impl Live {
@@ -101,6 +104,7 @@ impl Live {
             await_policy: None,
             seen_owners: Arc::default(),
             progress: None,
+            searching: Arc::default(),
         }
     }
 
@@ -122,6 +126,12 @@ impl Live {
             return kind.map_or(Ok(()), |kind| Err(Behind { kind, unserved: false }));
         };
         progress.until(kinds, versions, deadline).await
+    }
+
+    /// With groups, others are not searched; without them all are.
+    #[must_use]
+    pub fn with_searching(self, searching: Arc<Searching>) -> Self {
+        Self { searching, ..self }
     }
 
     /// With [`SEARCHES`](crate::SEARCHES) clients of their own, which do not try again by themselves what an API server puts
@@ -173,6 +183,7 @@ impl Live {
             discovered: OnceCell::new(),
             await_policy: self.await_policy.clone(),
             seen_owners: Arc::clone(&self.seen_owners),
+            searching: Arc::clone(&self.searching),
         }
     }
 }
@@ -182,19 +193,19 @@ impl World for LiveWorld {
         let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
         let query = [("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed")];
         let counted = self.count(&path, &query, METADATA_LIST, Item::is_staying, Item::name).await;
-        counted.map_err(|why| Unknown::new("its active pods", why.text))
+        counted.map_err(|why| self.unknown("its active pods", why))
     }
 
     async fn bound_claims(&self, namespace: &str) -> Answer<Census> {
         let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims", segment(namespace));
         let bound = |item: &Item| item.is_staying() && item.status.phase.as_deref() == Some("Bound");
         let counted = self.count(&path, &[], WHOLE, bound, Item::name).await;
-        counted.map_err(|why| Unknown::new("its bound persistent volume claims", why.text))
+        counted.map_err(|why| self.unknown("its bound persistent volume claims", why))
     }
 
     async fn instances(&self, definition: &Definition) -> Answer<Census> {
         let Definition { group, plural, served_versions, established, .. } = definition;
-        let mut reasons = Vec::new();
+        let (mut reasons, mut missing) = (Vec::new(), None);
         // Whoever reaches our port can send a review; it shall not make us list what is no custom resource.
         let name = format!(
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
@@ -203,7 +214,7 @@ impl World for LiveWorld {
         match self.ask(&name, METADATA).await {
             Ok(_) => {}
             Err(why) if why.code == 404 => return Ok(Census::NONE),
-            Err(why) => return Err(Unknown::new("its custom resources", why.text)),
+            Err(why) => return Err(self.unknown("its custom resources", why)),
         }
         let mut served = false;
         // One version shows the custom resources of all. The next is asked where a conversion fails, or where
@@ -214,6 +225,7 @@ impl World for LiveWorld {
                 Ok(census) => return Ok(census),
                 Err(why) => {
                     served |= why.code != 404;
+                    missing = missing.or(self.searching.missing(&why));
                     reasons.push(format!("{version}: {}", why.text));
                 }
             }
@@ -221,7 +233,11 @@ impl World for LiveWorld {
         if !served && !established {
             return Ok(Census::NONE);
         }
-        Err(Unknown::new("its custom resources", reasons.join("; ")))
+        Err(Unknown::new("its custom resources", reasons.join("; ")).lacking(missing))
+    }
+
+    fn is_searched(&self, group: &str) -> bool {
+        self.searching.groups.contain(group)
     }
 
     fn protections(&self) -> &Protections {
@@ -230,7 +246,7 @@ impl World for LiveWorld {
 
     async fn namespace_labels(&self, namespace: &str) -> Answer<BTreeMap<String, String>> {
         let answer = self.namespace(namespace).await;
-        let namespace = answer.map_err(|why| Unknown::new("the labels of its namespace", why.text))?;
+        let namespace = answer.map_err(|why| self.unknown("the labels of its namespace", why))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
@@ -243,7 +259,7 @@ impl World for LiveWorld {
         let mut next = Some(String::new());
         while let Some(token) = next {
             let asked = self.page::<Page>("/api/v1/namespaces", &[], METADATA_LIST, &token).await;
-            let page = asked.map_err(|why| Unknown::new("the labels of its namespaces", why.text))?;
+            let page = asked.map_err(|why| self.unknown("the labels of its namespaces", why))?;
             let labels = |item: Item| (item.metadata.name, item.metadata.labels.unwrap_or_default());
             all.extend(page.items.unwrap_or_default().into_iter().map(labels));
             next = page.metadata.r#continue.filter(|token| !token.is_empty());
@@ -340,7 +356,7 @@ impl World for LiveWorld {
         match self.ask(&path, WHOLE).await {
             Ok(pod) => Ok(Some(pod)),
             Err(why) if why.code == 404 => Ok(None),
-            Err(why) => Err(Unknown::new("what the pod looks like", why.text)),
+            Err(why) => Err(self.unknown("what the pod looks like", why)),
         }
     }
 }
@@ -379,8 +395,14 @@ impl LiveWorld {
     /// The metadata of a namespace.
     async fn namespace(&self, name: &str) -> Result<Item, NoAnswer> {
         let path = format!("/api/v1/namespaces/{}", segment(name));
-        let asked = async { self.client.request(get(&path, METADATA)?).await.map_err(NoAnswer::from) };
+        let asked = async { self.client.request(get(&path, METADATA)?).await.map_err(NoAnswer::to(&path)) };
         self.in_time(asked).await
+    }
+
+    /// A question without an answer.
+    pub(crate) fn unknown(&self, question: impl Into<String>, why: NoAnswer) -> Unknown {
+        let missing = self.searching.missing(&why);
+        Unknown::new(question, why.text).lacking(missing)
     }
 
     /// How long a search may still take, so that there is time left to say what it did not find out.
@@ -404,14 +426,14 @@ impl LiveWorld {
                 Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| late())?,
                 None => asked.await,
             }
-            .map_err(NoAnswer::from)
+            .map_err(NoAnswer::to(uri))
         };
         self.questions.search(&self.share, self.deadline, Box::pin(asked)).await
     }
 
     /// The text of an answer.
     pub(crate) async fn ask(&self, uri: &str, accept: &str) -> Result<String, NoAnswer> {
-        let asked = async { self.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::from) };
+        let asked = async { self.client.request_text(get(uri, accept)?).await.map_err(NoAnswer::to(uri)) };
         self.in_time(asked).await
     }
 
@@ -435,7 +457,7 @@ impl LiveWorld {
         token: &str,
     ) -> Result<T, NoAnswer> {
         let uri = page_uri(path, query, token);
-        let asked = async { self.client.request(get(&uri, accept)?).await.map_err(NoAnswer::from) };
+        let asked = async { self.client.request(get(&uri, accept)?).await.map_err(NoAnswer::to(&uri)) };
         self.in_time(asked).await
     }
 
@@ -518,11 +540,21 @@ pub(crate) struct NoAnswer {
     pub(crate) code: u16,
     /// Whether it was not waited for any longer.
     pub(crate) is_late: bool,
+    /// The right without which the API server forbids it.
+    pub(crate) right: Option<Right>,
 }
 
 impl NoAnswer {
     pub(crate) fn new(text: String) -> Self {
-        Self { text, code: 0, is_late: false }
+        Self { text, code: 0, is_late: false, right: None }
+    }
+
+    /// What became of a read of a path.
+    pub(crate) fn to(uri: &str) -> impl FnOnce(kube::Error) -> Self {
+        move |error| {
+            let why = Self::from(error);
+            Self { right: if why.code == 403 { right_to_read(uri) } else { None }, ..why }
+        }
     }
 
     /// Whether another try may answer: nobody did, or somebody could not.

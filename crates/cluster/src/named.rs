@@ -44,9 +44,9 @@ pub(crate) async fn read_named(
         let text = match (detail, client.request_text(get(&uri, accept(detail))?).await) {
             // An aggregated API server that knows no metadata-only lists.
             (Detail::Metadata, Err(kube::Error::Api(status))) if status.code == 406 => {
-                client.request_text(get(&uri, WHOLE)?).await?
+                client.request_text(get(&uri, WHOLE)?).await.map_err(NoAnswer::to(&uri))?
             }
-            (_, answer) => answer?,
+            (_, answer) => answer.map_err(NoAnswer::to(&uri))?,
         };
         let (found, next) = find_named(&text, name).map_err(|error| NoAnswer::new(error.to_string()))?;
         // Only an API server that does not know the selector has a next page.

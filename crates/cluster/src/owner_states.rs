@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 
 use futures::stream::{self, StreamExt};
-use palisade_engine::{Answer, ClaimTemplate, Object, OwnerRef, OwnerState, SourceLabels, Unknown};
+use palisade_engine::{Answer, ClaimTemplate, Object, OwnerRef, OwnerState, SourceLabels};
 
 use crate::critical::read_page;
 use crate::discovery::Served;
@@ -77,7 +77,7 @@ impl LiveWorld {
         &self,
         owners: &[(Option<String>, OwnerRef)],
     ) -> Answer<BTreeMap<String, OwnerState>> {
-        let unknown = |why: NoAnswer| Unknown::new("what its owner looks like", why.text);
+        let unknown = |why: NoAnswer| self.unknown("what its owner looks like", why);
         let mut states = BTreeMap::new();
         let mut lists = Vec::new();
         for siblings in self.siblings(owners, &mut states).await.map_err(unknown)? {
@@ -126,7 +126,11 @@ impl LiveWorld {
     ) -> Result<Vec<Siblings>, NoAnswer> {
         let mut groups: BTreeMap<(Option<&str>, &str, &str), Vec<OwnerRef>> = BTreeMap::new();
         for (namespace, owner) in owners {
-            groups.entry((namespace.as_deref(), owner.group(), &owner.kind)).or_default().push(owner.clone());
+            // It fails closed: an owner that is not looked at is no source of a copy.
+            if self.searching.groups.may_read(owner.group(), &owner.kind) {
+                let key = (namespace.as_deref(), owner.group(), &*owner.kind);
+                groups.entry(key).or_default().push(owner.clone());
+            }
         }
         let mut all = Vec::new();
         for ((namespace, group, kind), owners) in groups {
@@ -165,7 +169,7 @@ impl LiveWorld {
     }
 
     pub(crate) async fn ask_for_claim_templates(&self, namespace: &str) -> Answer<Vec<ClaimTemplate>> {
-        let unknown = |why: NoAnswer| Unknown::new("which StatefulSet it belongs to", why.text);
+        let unknown = |why: NoAnswer| self.unknown("which StatefulSet it belongs to", why);
         let kruise = self.discovery().await.map_err(unknown)?.find("apps.kruise.io", "StatefulSet").cloned();
         let kubernetes = Served::new("apps", "v1", "StatefulSet", "statefulsets", true);
         let mut templates = Vec::new();

@@ -2,6 +2,7 @@
 //!
 //! One consistent list of metadata for each kind, many kinds at once.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
@@ -73,10 +74,9 @@ fn owned(judge: Judge<'_>) -> impl Fn(&Subject<'_>, bool) -> Judged {
 
 /// What would go with an object, of what was found.
 async fn collected(world: &LiveWorld, discovery: &Discovery, uid: &str, search: Search) -> Answer<Search> {
-    let Search { found, unreadable } = search;
-    let found = collected_with(world, discovery, uid, found).await;
-    let found = found.map_err(|why| Unknown::new("what would be collected with it", why.text))?;
-    Ok(Search { found, unreadable })
+    let found = collected_with(world, &world.searching.groups, discovery, uid, search.found).await;
+    let found = found.map_err(|why| world.unknown("what would be collected with it", why))?;
+    Ok(Search { found, ..search })
 }
 
 /// Every kind that is wanted, of a namespace or everywhere.
@@ -87,13 +87,18 @@ async fn in_kinds(
     pages: Pages,
     wanted: impl Fn(&Served) -> bool,
 ) -> Answer<(Search, Discovery)> {
-    let unknown = |why: NoAnswer| Unknown::new("what is protected in it", why.text);
+    let unknown = |why: NoAnswer| world.unknown("what is protected in it", why);
     let asked = async { discover(&world.client).await.map_err(NoAnswer::from) };
     let discovery = world.in_time(asked).await.map_err(unknown)?;
-    let mut searches = Vec::new();
+    let (mut searches, mut not_searched) = (Vec::new(), BTreeSet::new());
     for served in &discovery.resources {
-        if served.listable && wanted(served) && may_be_protected(world, served) {
+        if !(served.listable && wanted(served) && may_be_protected(world, served)) {
+            continue;
+        }
+        if world.is_searched(&served.group) {
             searches.push(KindSearch { world, served, namespace, judge, pages, must_be_served: false }.run());
+        } else {
+            not_searched.insert(served.group.clone());
         }
     }
     let mut answers = stream::iter(searches).buffer_unordered(OF_ONE_REVIEW);
@@ -107,16 +112,23 @@ async fn in_kinds(
     drop(answers);
     // Groups of which nobody knows what they serve.
     for group in &discovery.unreachable {
-        if !discovery.resources.iter().any(|served| served.group == *group) {
-            let why = "its API server does not answer".to_owned();
-            unreadable.push(UnreadableKind { group: group.clone(), kind: None, why, is_broken: true });
+        if discovery.resources.iter().any(|served| served.group == *group) {
+            continue;
         }
+        if !world.is_searched(group) {
+            not_searched.insert(group.clone());
+            continue;
+        }
+        let why = "its API server does not answer".to_owned();
+        let group = group.clone();
+        unreadable.push(UnreadableKind { group, kind: None, why, is_broken: true, missing: None });
     }
     found.sort_by(|one, other| {
         (&one.about.kind, &one.about.name).cmp(&(&other.about.kind, &other.about.name))
     });
     unreadable.sort_by_key(UnreadableKind::resource);
-    Ok((Search { found, unreadable }, discovery))
+    let not_searched = not_searched.into_iter().collect();
+    Ok((Search { found, unreadable, not_searched }, discovery))
 }
 
 /// Whether an object of a kind may be protected: where no label can, a rule must name the kind.
@@ -129,6 +141,9 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     let Some((first, others)) = definition.served_versions.split_first() else {
         return Ok(Search::default());
     };
+    if !world.is_searched(&definition.group) {
+        return Ok(Search { not_searched: vec![definition.group.clone()], ..Search::default() });
+    }
     let served = Served { other_versions: others.to_vec(), ..version_of(definition, first) };
     let search = KindSearch {
         world,
@@ -140,7 +155,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     };
     let answered = timeout(world.time_to_search(), search.in_some_version(None)).await;
     let failures = match answered {
-        Ok(Ok(found)) => return Ok(Search { found, unreadable: Vec::new() }),
+        Ok(Ok(found)) => return Ok(Search { found, ..Search::default() }),
         Ok(Err(failures)) => failures,
         Err(_) => vec![(first.clone(), NoAnswer::new("the API server did not answer in time".to_owned()))],
     };
@@ -153,5 +168,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     let reasons: Vec<String> =
         failures.iter().map(|(version, why)| format!("{version}: {}", why.text)).collect();
     let (kind, why) = (Some((kind, plural)), reasons.join("; "));
-    Ok(Search { found: Vec::new(), unreadable: vec![UnreadableKind { group, kind, why, is_broken: true }] })
+    let missing = failures.iter().find_map(|(_, why)| world.searching.missing(why));
+    let unreadable = UnreadableKind { group, kind, why, is_broken: true, missing };
+    Ok(Search { unreadable: vec![unreadable], ..Search::default() })
 }

@@ -25,6 +25,7 @@ pub mod events;
 pub mod flow;
 pub mod generated;
 pub mod leadership;
+mod not_searched;
 pub mod protections;
 pub mod published;
 pub mod registration;

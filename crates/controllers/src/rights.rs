@@ -2,11 +2,14 @@
 //!
 //! The one source of the RBAC that we ship: `palisade manifests` prints it.
 
+use palisade_api::search_groups::{ALWAYS_READ, SearchGroups};
 use palisade_api::{budget, components, critical, flow, names, protection};
 use serde_json::{Value, json};
 
 /// Everything that must be there before `palisade run`: its namespace, its account and its rights.
-pub fn manifests(namespace: &str) -> Vec<Value> {
+///
+/// Of `groups` everything may be listed and watched.
+pub fn manifests(namespace: &str, groups: &SearchGroups) -> Vec<Value> {
     let subject = json!([{"kind": "ServiceAccount", "name": names::PALISADE, "namespace": namespace}]);
     let rbac = "rbac.authorization.k8s.io";
     let object = |kind: &str, api: &str, name: &str, namespaced: bool, body: Value| {
@@ -38,7 +41,7 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
         everybody(binding("RoleBinding", names::SETTINGS)),
         role("ClusterRole", names::PALISADE, cluster_rules()),
         binding("ClusterRoleBinding", names::PALISADE),
-        role("ClusterRole", READER, reader_rules()),
+        role("ClusterRole", READER, reader_rules(groups)),
         binding("ClusterRoleBinding", READER),
         user_role("palisade-view", &["view", "edit", "admin"], &viewer_rules()),
         user_role("palisade-edit", &["edit", "admin"], &editor_rules()),
@@ -88,13 +91,13 @@ fn everybody(mut binding: Value) -> Value {
 fn cluster_rules() -> Value {
     let group = "admissionregistration.k8s.io";
     let configurations = "validatingwebhookconfigurations";
-    json!([
+    let mut rules = vec![
         rule(group, configurations, &["create"]),
         rule_for(
             group,
             configurations,
             names::PALISADE,
-            &["get", "list", "watch", "update", "patch", "delete"]
+            &["get", "list", "watch", "update", "patch", "delete"],
         ),
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
@@ -113,17 +116,21 @@ fn cluster_rules() -> Value {
         rule(components::GROUP, &format!("{}/status", components::PLURAL), &["update"]),
         rule("policy", "poddisruptionbudgets", &["get", "list", "watch", "create", "patch", "delete"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
-    ])
+    ];
+    // Who owns pods, and how many it wants.
+    rules.extend(ALWAYS_READ.iter().map(|(group, _, plural)| rule(group, plural, &["list", "watch"])));
+    Value::Array(rules)
 }
 
 /// Whether a `CustomResourceDefinition` still has custom resources, and whether a Namespace holds something
-/// that is protected. A role of its own, so that an administrator can name groups instead: what may not be
-/// listed is refused with 503, never let go.
+/// that is protected. With `--search-groups` only those groups, and what is in others is not looked at. What is to be
+/// looked at and may not be listed is refused, never let go.
 ///
 /// There is no `get`: on every kind it would include subresources such as `nodes/proxy`, which is a shell on every
 /// node. One object of any kind is read by a `list` of its name.
-fn reader_rules() -> Value {
-    json!([rule("*", "*", &["list", "watch"])])
+fn reader_rules(groups: &SearchGroups) -> Value {
+    let groups = groups.named().unwrap_or_else(|| vec!["*"]);
+    json!([{"apiGroups": groups, "resources": ["*"], "verbs": ["list", "watch"]}])
 }
 
 /// The policies, for who may view. Those that belong to no namespace are read only by who is bound in the whole cluster.

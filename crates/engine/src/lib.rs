@@ -18,6 +18,7 @@ mod pod;
 pub mod prose;
 mod protections;
 mod review;
+mod rights;
 mod verdict;
 mod world;
 
@@ -29,6 +30,7 @@ pub use order::{Deadlock, Own, carried_by_own, deadlock};
 pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
+pub use rights::{MissingRights, Right, Verb};
 pub use verdict::{
     About, Blocker, Change, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Lifted, Managed, Matched,
     Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,

@@ -9,6 +9,7 @@ use crate::object::{Metadata, Object, Owner};
 use crate::order::Deadlock;
 use crate::pod::Loss;
 use crate::review::{Kind, Subject};
+use crate::rights::MissingRights;
 use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown, UnreadableKind};
 
 /// The answer to a review.
@@ -59,6 +60,23 @@ impl Found {
             )
         };
         self.warnings.retain(|warning| !left_behind(warning));
+    }
+
+    /// Says which groups were not looked at, all in one warning.
+    pub(crate) fn not_searched(&mut self, groups: impl IntoIterator<Item = String>) {
+        let told = self.warnings.iter_mut().find_map(|warning| match warning {
+            Warning::NotSearched(told) => Some(told),
+            _ => None,
+        });
+        let mut all: BTreeSet<String> = groups.into_iter().collect();
+        match told {
+            Some(told) => {
+                all.extend(told.drain(..));
+                told.extend(all);
+            }
+            None if all.is_empty() => {}
+            None => self.warnings.push(Warning::NotSearched(all.into_iter().collect())),
+        }
     }
 }
 
@@ -111,7 +129,15 @@ pub struct Finding {
 impl Finding {
     /// What decides could not be found out.
     pub(crate) fn unreadable(guard: Guard, unknown: Unknown) -> Self {
-        Self { guard, code: Code::Unavailable, reason: Reason::Unreadable(unknown), lift: None }
+        Self::unknown(guard, Reason::Unreadable(unknown), None)
+    }
+
+    /// For want of an answer. Another try may bring one, unless Palisade lacks a right: that must be granted.
+    pub(crate) fn unknown(guard: Guard, reason: Reason, lift: Option<Lift>) -> Self {
+        match reason.unknown().and_then(|unknown| unknown.missing.clone()) {
+            Some(missing) => Self { guard, code: Code::Forbidden, reason, lift: Some(Lift::Grant(missing)) },
+            None => Self { guard, code: Code::Unavailable, reason, lift },
+        }
     }
 
     /// A policy that says nothing.
@@ -432,6 +458,8 @@ pub enum Lift {
     SetAnnotation(&'static str, &'static str),
     Command(String),
     Commands(Vec<String>),
+    /// Palisade needs to know more.
+    Grant(MissingRights),
 }
 
 impl Lift {
@@ -480,6 +508,8 @@ pub enum Warning {
     NotHeldYet,
     /// A provider can never go in order.
     Deadlocked(Deadlock),
+    /// Groups that are not searched, and in which something may be that matters.
+    NotSearched(Vec<String>),
     /// A kind that could not be searched for protected objects, and that no protection is known to concern.
     Unreadable(UnreadableKind),
 }

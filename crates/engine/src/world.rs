@@ -14,6 +14,7 @@ use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
 use crate::review::{Expects, Subject, User};
+use crate::rights::MissingRights;
 use crate::verdict::{About, Doomed, OwnerRef};
 
 /// The rest of the cluster, in the guards' words.
@@ -28,6 +29,9 @@ pub trait World: Sync {
 
     /// The custom resources of a definition that are not terminating.
     fn instances(&self, definition: &Definition) -> impl Future<Output = Answer<Census>> + Send;
+
+    /// Whether an API group is searched (`--search-groups`). Nobody asks for what there is of another.
+    fn is_searched(&self, group: &str) -> bool;
 
     /// The rules of all `ResourceDeletionProtection`s.
     fn protections(&self) -> &Protections;
@@ -359,6 +363,8 @@ pub struct Search {
     pub found: Vec<Doomed>,
     /// Kinds whose objects could not be listed.
     pub unreadable: Vec<UnreadableKind>,
+    /// Groups that are served and not searched.
+    pub not_searched: Vec<String>,
 }
 
 /// A kind whose objects could not be listed.
@@ -370,6 +376,8 @@ pub struct UnreadableKind {
     pub why: String,
     /// Nobody can list it, not only Palisade: its conversion webhook or its own API server does not answer.
     pub is_broken: bool,
+    /// What Palisade lacks to list it.
+    pub missing: Option<MissingRights>,
 }
 
 impl UnreadableKind {
@@ -390,11 +398,19 @@ pub struct Unknown {
     pub question: String,
     /// Why there is no answer.
     pub why: String,
+    /// What Palisade lacks to find out. Without it another try is of no use.
+    pub missing: Option<MissingRights>,
 }
 
 impl Unknown {
     pub fn new(question: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { question: question.into(), why: why.into() }
+        Self { question: question.into(), why: why.into(), missing: None }
+    }
+
+    /// The same for want of rights.
+    #[must_use]
+    pub fn lacking(self, missing: Option<MissingRights>) -> Self {
+        Self { missing, ..self }
     }
 }
 

@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use palisade_api::components::druid;
 use palisade_api::gates::FeatureGateList;
 use palisade_api::names;
+use palisade_api::search_groups::SearchGroups;
 
 /// Deletion protection for Kubernetes: refuses the deletions that people did not mean, says why, and how to
 /// lift it.
@@ -86,6 +87,11 @@ pub(crate) struct RunArgs {
     /// `CriticalService`, `ComponentProtection`.
     #[arg(long, value_name = "GATES")]
     pub(crate) feature_gates: Vec<FeatureGateList>,
+
+    /// The API groups that are searched for what is protected: `core,apps,example.com`, where `core` is the core group.
+    /// All others are never listed or watched, and a warning says so where it matters. `*` is every group.
+    #[arg(long, value_name = "GROUPS", default_value_t)]
+    pub(crate) search_groups: SearchGroups,
 
     /// Protect the components of etcd-druid's Etcds: only etcd-druid may change and delete them.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
@@ -185,6 +191,10 @@ pub(crate) struct ManifestsArgs {
     #[arg(long, value_name = "NAME", default_value = names::NAMESPACE)]
     pub(crate) namespace: String,
 
+    /// The API groups that it may list and watch, as `palisade run` is told.
+    #[arg(long, value_name = "GROUPS", default_value_t)]
+    pub(crate) search_groups: SearchGroups,
+
     /// How to print them.
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub(crate) output: ManifestFormat,
@@ -282,6 +292,18 @@ mod tests {
         assert_eq!(run.enable_etcd_components_webhook, enabled);
         assert_eq!(run.etcd_components_webhook_exempt_service_accounts, exempt);
         assert_eq!(run.reconciler_service_account, druid::RECONCILER);
+    }
+
+    #[rstest]
+    #[case("apps/v1", "name the group without a version")]
+    #[case("core,*", "stands alone")]
+    #[case("", "the core group is called core")]
+    fn what_is_no_group_is_told(#[case] value: &str, #[case] why: &str) {
+        for command in ["run", "manifests"] {
+            let words = ["palisade", command, "--search-groups", value];
+            let told = Args::try_parse_from(words).unwrap_err().to_string();
+            assert!(told.contains(why) && told.contains("--search-groups"), "{told}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::connect::Error;
 use crate::output::say;
 
 pub(crate) fn print(args: &ManifestsArgs) -> Result<ExitCode, Error> {
-    let manifests = rights::manifests(&args.namespace);
+    let manifests = rights::manifests(&args.namespace, &args.search_groups);
     match args.output {
         ManifestFormat::Yaml => {
             for manifest in manifests {

@@ -8,6 +8,7 @@ use kube::api::Api;
 use palisade_api::components::druid;
 use palisade_api::gates::{FeatureGateList, FeatureGates};
 use palisade_api::names;
+use palisade_api::search_groups::SearchGroups;
 use palisade_controllers::published::REGISTERED;
 use palisade_engine::ProtectedComponents;
 
@@ -16,6 +17,7 @@ use crate::args::{FailurePolicyArg, RunArgs};
 const VERSION: &str = "version";
 /// The others are named like the flags.
 const FEATURE_GATES: &str = "feature-gates";
+const SEARCH_GROUPS: &str = "search-groups";
 const FAILURE_POLICY: &str = "failure-policy";
 const ETCD: &str = "enable-etcd-components-webhook";
 const RECONCILER: &str = "reconciler-service-account";
@@ -26,6 +28,7 @@ const EXEMPT_GROUPS: &str = "etcd-components-webhook-exempt-groups";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) gates: FeatureGates,
+    pub(crate) search_groups: SearchGroups,
     pub(crate) etcd: Option<Etcd>,
     /// Whether the API server asks the replicas, as far as they know.
     pub(crate) registered: Option<bool>,
@@ -69,6 +72,7 @@ pub(crate) fn settings(args: &RunArgs, gates: FeatureGates) -> BTreeMap<String, 
     let mut settings = vec![
         (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
         (FEATURE_GATES, gates.to_string()),
+        (SEARCH_GROUPS, args.search_groups.to_string()),
         (FAILURE_POLICY, failure_policy.to_owned()),
         (ETCD, args.enable_etcd_components_webhook.to_string()),
     ];
@@ -104,7 +108,13 @@ impl Published {
                 env!("CARGO_PKG_VERSION")
             )
         })?;
+        let search_groups = match data.get(SEARCH_GROUPS) {
+            Some(groups) => groups.parse().map_err(|why| format!("{SEARCH_GROUPS}: {why}"))?,
+            // Replicas of a version that searches everything.
+            None => SearchGroups::default(),
+        };
         Ok(Self {
+            search_groups,
             gates: FeatureGates::chosen(&gates.0),
             etcd: (value(ETCD) == "true").then(|| Etcd {
                 reconciler: value(RECONCILER).to_owned(),
@@ -134,6 +144,7 @@ mod tests {
         for words in [
             &[][..],
             &["--feature-gates=CriticalService=false"],
+            &["--search-groups=core,apps,example.com"],
             &[
                 "--enable-etcd-components-webhook",
                 "--reconciler-service-account=a",
@@ -144,7 +155,8 @@ mod tests {
             let args = run(words);
             let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
             let published = Published::parse(&settings(&args, gates)).unwrap();
-            assert_eq!(published, Published { gates, etcd: Etcd::of(&args), registered: None });
+            let (etcd, search_groups) = (Etcd::of(&args), args.search_groups.clone());
+            assert_eq!(published, Published { gates, search_groups, etcd, registered: None });
         }
     }
 

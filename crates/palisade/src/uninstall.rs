@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams};
 use palisade_api::names;
+use palisade_api::search_groups::SearchGroups;
 use palisade_controllers::rights;
 use palisade_controllers::suspension::{Suspended, suspend};
 use serde_json::Value;
@@ -59,7 +60,7 @@ fn removal(namespace: &str) -> Vec<String> {
     let delete = |words: &[String]| format!("kubectl delete --ignore-not-found {}", words.join(" "));
     let (mut namespaced, mut cluster) = (vec![format!("-n {namespace}")], Vec::new());
     namespaced.extend(["deployment", "service"].map(|kind| format!("{kind}/{}", names::PALISADE)));
-    for manifest in rights::manifests(namespace) {
+    for manifest in rights::manifests(namespace, &SearchGroups::default()) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_lowercase();
         let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
         if matches!(&*kind, "namespace" | "customresourcedefinition") {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ struct Replica {
 impl Palisade {
     /// Installs what Palisade needs, starts its replicas, and waits until all are ready.
     pub async fn start(plane: &ControlPlane, options: PalisadeOptions) -> Result<Self, TestkitError> {
-        install(plane, &options.binary)?;
+        install(plane, &options)?;
         let folder = plane.folder().join("replicas");
         if folder.exists() {
             fs::remove_dir_all(&folder).map_err(TestkitError::io("emptying the replicas' folder"))?;
@@ -202,14 +202,17 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// Applies the namespace, the rights and the kinds that the binary itself prints.
-fn install(plane: &ControlPlane, binary: &Path) -> Result<(), TestkitError> {
+/// Applies the namespace, the rights and the kinds that the binary itself prints. The rights are for what the replicas
+/// are told to search.
+fn install(plane: &ControlPlane, options: &PalisadeOptions) -> Result<(), TestkitError> {
+    let PalisadeOptions { binary, args, .. } = options;
     let failed = |what: &str, output: &[u8]| TestkitError::Command {
         what: what.to_owned(),
         output: String::from_utf8_lossy(output).into_owned(),
     };
     let manifests = Command::new(binary)
         .arg("manifests")
+        .args(args.iter().filter(|word| word.starts_with("--search-groups=")))
         .output()
         .map_err(TestkitError::io(format!("running {}", binary.display())))?;
     if !manifests.status.success() {

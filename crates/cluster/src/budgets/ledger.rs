@@ -25,6 +25,7 @@ use crate::commit::{self, Account, CALL, Decided, Entry, Tasks};
 use crate::discovery::Discovery;
 use crate::live::{WHOLE, get, segment};
 use crate::objects::{exist, get_policy};
+use crate::searching::Searching;
 
 /// How long a request waits for the index to catch up with what another replica has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -57,9 +58,10 @@ impl Budgets {
         client: Client,
         index: Arc<Index>,
         discovery: watch::Receiver<Option<Discovery>>,
+        searching: Arc<Searching>,
         count: impl Fn(Entry) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let lookup = Lookup { client, index, discovery };
+        let lookup = Lookup { client, index, discovery, searching };
         Arc::new(Self { lookup, tasks: Tasks::default(), count: Box::new(count) })
     }
 
@@ -174,7 +176,9 @@ impl Budgets {
     /// The pods of a budget, counted.
     async fn census(&self, known: &Known) -> Answer<Census> {
         let budget = readable(known)?;
-        if let Chosen::Of(target) = &budget.pods {
+        if let Chosen::Of(target) = &budget.pods
+            && self.lookup.searching.groups.may_read(&target.group, &target.kind)
+        {
             self.lookup.index.want_kind((target.group.as_str().into(), target.kind.as_str().into()));
         }
         let Key { namespace, .. } = &known.key;

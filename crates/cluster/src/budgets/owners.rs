@@ -25,6 +25,7 @@ use crate::budgets::{Controller, Index, NamespacePods};
 use crate::discovery::{Discovery, Served, discover};
 use crate::live::{WHOLE, get, segment};
 use crate::named::{Detail, read_named};
+use crate::searching::Searching;
 use crate::sync::{self, lock};
 
 /// How long one question to the API server may take.
@@ -41,6 +42,7 @@ pub(super) struct Lookup {
     pub(super) client: Client,
     pub(super) index: Arc<Index>,
     pub(super) discovery: watch::Receiver<Option<Discovery>>,
+    pub(super) searching: Arc<Searching>,
 }
 
 impl Lookup {
@@ -71,7 +73,12 @@ impl Lookup {
 
     /// An owner, asked for by name: `None` if it is gone.
     async fn owner(&self, namespace: &str, owner: &Controller) -> Answer<Option<Workload>> {
-        let unknown = |why: String| Unknown::new(format!("what {} {} wants", owner.kind, owner.name), why);
+        let question = || format!("what {} {} wants", owner.kind, owner.name);
+        let unknown = |why: String| Unknown::new(question(), why);
+        // Nobody reads how many pods it wants: those count that there are.
+        if !self.searching.groups.may_read(&owner.group, &owner.kind) {
+            return Ok(Some(unscaled(namespace, owner)));
+        }
         let served = sync::peek(&self.discovery, |discovery| {
             discovery.as_ref().map(|discovery| discovery.find(&owner.group, &owner.kind).cloned())
         });
@@ -100,7 +107,10 @@ impl Lookup {
         let found = match timeout(CALL, asked).await {
             Err(_) => return Err(unknown("the API server did not answer in time".to_owned())),
             // Also a path that is not served yet.
-            Ok(Err(why)) => return Err(unknown(why.text)),
+            Ok(Err(why)) => {
+                let missing = self.searching.missing(&why);
+                return Err(unknown(why.text).lacking(missing));
+            }
             Ok(Ok(None)) => None,
             Ok(Ok(Some(text))) => {
                 let object = Object::parse(text.as_bytes()).map_err(|error| unknown(error.to_string()))?;
@@ -145,6 +155,10 @@ impl Lookup {
         let Some(served) = served.filter(|served| served.namespaced && !is_workload(served)) else {
             return Ok(false);
         };
+        // Nobody looks, and it would be wrong to say that it is not there.
+        if !self.searching.groups.contain(&target.group) {
+            return Ok(true);
+        }
         let path = served.path(Some(namespace));
         match timeout(CALL, read_named(&self.client, &path, &target.name, Detail::Metadata)).await {
             Err(_) => Err(unknown("the API server did not answer in time".to_owned())),
@@ -166,7 +180,8 @@ impl Lookup {
         let served = sync::peek(&self.discovery, |discovery| {
             discovery.as_ref().and_then(|all| all.find(&owner.group, &owner.kind).cloned())
         });
-        let Some(served) = served.filter(is_workload) else { return Ok(true) };
+        let is_read = |served: &Served| self.searching.groups.may_read(&served.group, &served.kind);
+        let Some(served) = served.filter(is_workload).filter(is_read) else { return Ok(true) };
         let path = served.path(Some(namespace));
         let asked = read_named(&self.client, &path, &owner.name, Detail::Whole);
         let object = match timeout(CALL, asked).await {

@@ -21,9 +21,8 @@ impl LiveWorld {
         namespace: Option<&str>,
         name: &str,
     ) -> Answer<Option<Parent>> {
-        let unknown = |why: NoAnswer| {
-            Unknown::new(format!("what {} \"{name}\" is in the middle of", kind.kind), why.text)
-        };
+        let unknown =
+            |why: NoAnswer| self.unknown(format!("what {} \"{name}\" is in the middle of", kind.kind), why);
         let Some(served) = self.served(&kind.group, &kind.kind).await.map_err(unknown)? else {
             return Ok(None);
         };
@@ -53,7 +52,11 @@ impl LiveWorld {
         namespace: &str,
         name: &str,
     ) -> Answer<Option<Scaled>> {
-        let unknown = |why: NoAnswer| Unknown::new(format!("what {plural} \"{name}\" is"), why.text);
+        // Nobody is told to ask about it.
+        if !self.searching.groups.may_read_plural(group, plural) {
+            return Ok(None);
+        }
+        let unknown = |why: NoAnswer| self.unknown(format!("what {plural} \"{name}\" is"), why);
         let Some(served) = self.served(group, plural).await.map_err(unknown)? else { return Ok(None) };
         match self.ask_for_named(&served, Some(namespace), name, Detail::Metadata).await {
             Ok(object) => Ok(object.map(|object| Scaled { kind: served.kind, object })),
@@ -73,7 +76,7 @@ impl LiveWorld {
         if components.kind("apps", "StatefulSet").is_none() {
             return Ok(None);
         }
-        let unknown = |why: NoAnswer| Unknown::new("which StatefulSet the claim belongs to", why.text);
+        let unknown = |why: NoAnswer| self.unknown("which StatefulSet the claim belongs to", why);
         let path = format!("/apis/apps/v1/namespaces/{}/statefulsets", segment(namespace));
         let selector = match &components.chosen {
             Chosen::Labelled(rule) => rule.query(),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use kube::Client;
 use palisade_api::components::{Chosen, GroupKind};
+use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{Object, ProtectedComponents, component_parent};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::Guarded;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, Served};
 use crate::feed::{Fed, Mirror, Source, follow};
 use crate::sync::{self, lock};
 
@@ -73,6 +74,7 @@ impl Drop for Watched {
 /// Watches parents and workloads while `active` holds, and publishes them once all are known. Never ends.
 pub async fn watch_components(
     client: Client,
+    groups: Arc<SearchGroups>,
     mut guarded: watch::Receiver<Option<Guarded>>,
     mut discovery: watch::Receiver<Option<Discovery>>,
     mut active: watch::Receiver<bool>,
@@ -84,7 +86,7 @@ pub async fn watch_components(
     loop {
         let newest = (sync::newest(&mut guarded), sync::newest(&mut discovery), sync::newest(&mut active));
         let wanted = match newest {
-            (Some(guarded), Some(discovery), true) => wanted(&guarded, &discovery),
+            (Some(guarded), Some(discovery), true) => wanted(&groups, &guarded, &discovery),
             _ => BTreeMap::new(),
         };
         // One that asks for something else is watched anew.
@@ -158,18 +160,23 @@ fn publish(watched: &BTreeMap<Feed, Watched>, published: &watch::Sender<Option<S
     sync::send_new(published, Some(sighted));
 }
 
-fn wanted(guarded: &Guarded, discovery: &Discovery) -> BTreeMap<Feed, Option<Arc<ProtectedComponents>>> {
+fn wanted(
+    groups: &SearchGroups,
+    guarded: &Guarded,
+    discovery: &Discovery,
+) -> BTreeMap<Feed, Option<Arc<ProtectedComponents>>> {
+    let is_watched = |served: &&Served| served.watchable && groups.contain(&served.group);
     let mut wanted = BTreeMap::new();
     for protected in guarded.all() {
         let Ok(components) = &protected.components else { continue };
         let parent = &components.parent;
-        if let Some(served) = discovery.find(&parent.group, &parent.kind).filter(|served| served.watchable) {
+        if let Some(served) = discovery.find(&parent.group, &parent.kind).filter(is_watched) {
             let what = What::Parents(parent.clone());
             wanted.insert(Feed { path: served.path(None), selector: None, what }, None);
         }
         for kind in components.kinds.iter().filter(|kind| !kind.deletions_only) {
             let served = discovery.find(&kind.of.group, &kind.of.kind);
-            let Some(served) = served.filter(|served| served.watchable && served.scalable) else { continue };
+            let Some(served) = served.filter(is_watched).filter(|served| served.scalable) else { continue };
             let selector = match &components.chosen {
                 Chosen::Labelled(rule) => Some(rule.query()),
                 Chosen::Owned => None,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kube::Client;
 use palisade_api::critical::{Criterion, Resource, Service, Target};
+use palisade_api::search_groups::{SearchGroups, told};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -63,6 +64,7 @@ pub enum Sight {
 /// What all watches show.
 #[derive(Default)]
 pub struct Dependents {
+    groups: SearchGroups,
     feeds: Mutex<BTreeMap<Feed, Arc<Watched>>>,
     discovery: Mutex<Option<Discovery>>,
     /// Why resources that are not served can't be taken to be empty.
@@ -102,6 +104,11 @@ enum State {
 }
 
 impl Dependents {
+    /// What is seen of these groups.
+    pub fn new(groups: SearchGroups) -> Self {
+        Self { groups, ..Self::default() }
+    }
+
     /// Moves when something may look different.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
@@ -137,6 +144,9 @@ impl Dependents {
         name: Option<&String>,
         wanted: impl Fn(&Kept) -> bool,
     ) -> Sight {
+        if !self.groups.contain(&resource.group) {
+            return Sight::Unknown(format!("--search-groups leaves {} out", told(&resource.group)));
+        }
         let resolved = lock(&self.discovery).as_ref().map(|discovery| discovery.resolve(resource).cloned());
         let Some(served) = resolved else {
             return Sight::Unknown("it has not been looked at yet".to_owned());
@@ -210,7 +220,8 @@ pub async fn watch_dependents(
             lock(&dependents.discovery).clone_from(&discovery);
             match (services, discovery, sync::newest(&mut active)) {
                 (Some(services), Some(discovery), true) => {
-                    (wanted(&services, &discovery), unserved(&services, &discovery))
+                    let groups = &dependents.groups;
+                    (wanted(groups, &services, &discovery), unserved(groups, &services, &discovery))
                 }
                 _ => (BTreeMap::new(), BTreeSet::new()),
             }
@@ -240,11 +251,16 @@ pub async fn watch_dependents(
 }
 
 /// What is to be watched, and the finalizers that matter there.
-fn wanted(services: &Services, discovery: &Discovery) -> BTreeMap<Feed, BTreeSet<String>> {
+fn wanted(
+    groups: &SearchGroups,
+    services: &Services,
+    discovery: &Discovery,
+) -> BTreeMap<Feed, BTreeSet<String>> {
     let mut wanted: BTreeMap<Feed, BTreeSet<String>> = BTreeMap::new();
     let mut add =
         |resource: &Resource, namespace: Option<&str>, name: Option<&String>, finalizer: Option<&String>| {
-            if let Some(served) = discovery.resolve(resource).filter(|served| served.watchable) {
+            let is_watched = |served: &&Served| served.watchable && groups.contain(&served.group);
+            if let Some(served) = discovery.resolve(resource).filter(is_watched) {
                 let feed = Feed { path: served.path(namespace), name: name.cloned() };
                 wanted.entry(feed).or_default().extend(finalizer.cloned());
             }
@@ -264,10 +280,11 @@ fn wanted(services: &Services, discovery: &Discovery) -> BTreeMap<Feed, BTreeSet
 }
 
 /// The resources that services name and discovery does not show.
-fn unserved(services: &Services, discovery: &Discovery) -> BTreeSet<Resource> {
+fn unserved(groups: &SearchGroups, services: &Services, discovery: &Discovery) -> BTreeSet<Resource> {
     let mut unserved = BTreeSet::new();
     for (_, service) in services.readable() {
         let all = service.criteria.iter().map(Criterion::resource).chain([&service.provider.resource]);
+        let all = all.filter(|resource| groups.contain(&resource.group));
         unserved.extend(all.filter(|resource| discovery.resolve(resource).is_none()).cloned());
     }
     unserved

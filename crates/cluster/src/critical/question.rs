@@ -35,9 +35,10 @@ struct Shown {
 
 impl LiveWorld {
     pub(crate) async fn ask_for_holders(&self, resource: &Resource, finalizer: &str) -> Answer<Holders> {
-        let shown = self.look(resource, Wanted::Carrying(finalizer)).await.map_err(|why| {
-            Unknown::new(format!("which {resource} carry finalizer \"{finalizer}\""), why.text)
-        })?;
+        let shown = self
+            .look(resource, Wanted::Carrying(finalizer))
+            .await
+            .map_err(|why| self.unknown(format!("which {resource} carry finalizer \"{finalizer}\""), why))?;
         Ok(match shown {
             Some(Shown { served, count, names, going }) => {
                 Holders { resource: served.resource(), census: Census { count, names }, going }
@@ -49,8 +50,7 @@ impl LiveWorld {
     pub(crate) async fn ask_for_object(&self, target: &Target) -> Answer<Option<Present>> {
         let Target { resource, namespace, name } = target;
         let shown = self.look(resource, Wanted::Named { namespace: namespace.as_deref(), name }).await;
-        let shown =
-            shown.map_err(|why| Unknown::new(format!("whether {target} is still there"), why.text))?;
+        let shown = shown.map_err(|why| self.unknown(format!("whether {target} is still there"), why))?;
         Ok(shown.map(|Shown { served, names, going, .. }| {
             let Served { group, kind, plural, .. } = served;
             let kind = Kind { group: group.into(), kind: kind.into(), plural: plural.into() };
@@ -61,7 +61,7 @@ impl LiveWorld {
     pub(crate) async fn ask_for_scope(&self, resource: &Resource) -> Answer<Option<Scope>> {
         let resolved = self.resolve(resource).await;
         let namespaced =
-            match resolved.map_err(|why| Unknown::new(format!("how {resource} is served"), why.text))? {
+            match resolved.map_err(|why| self.unknown(format!("how {resource} is served"), why))? {
                 Resolved::Served(served) => served.namespaced,
                 Resolved::Defined(definition) => definition.namespaced,
                 Resolved::NotServed => return Ok(None),
@@ -102,11 +102,9 @@ impl LiveWorld {
         }
         let why: Vec<String> =
             reasons.iter().map(|(version, why)| format!("{version}: {}", why.text)).collect();
-        Err(NoAnswer::new(if why.is_empty() {
-            "none of its versions is served".to_owned()
-        } else {
-            why.join("; ")
-        }))
+        let text = if why.is_empty() { "none of its versions is served".to_owned() } else { why.join("; ") };
+        let right = reasons.into_iter().find_map(|(_, why)| why.right);
+        Err(NoAnswer { right, ..NoAnswer::new(text) })
     }
 
     async fn look_in(&self, served: &Served, wanted: Wanted<'_>) -> Result<Option<Shown>, NoAnswer> {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use palisade_api::search_groups::SearchGroups;
 use palisade_engine::Doomed;
 
 use super::read::{Ask, Reader};
@@ -18,11 +19,13 @@ const MOST_OWNERS: usize = 20_000;
 /// Those of some protected objects that would be collected with the root, as far as that can be found out.
 pub(crate) async fn collected_with<A: Ask>(
     asker: &A,
+    groups: &SearchGroups,
     discovery: &Discovery,
     root: &str,
     protected: Vec<Doomed>,
 ) -> Result<Vec<Doomed>, NoAnswer> {
-    let mut walk = Walk { reader: Reader::new(asker, discovery), discovery, root, owners: HashMap::new() };
+    let reader = Reader::new(asker, discovery);
+    let mut walk = Walk { reader, groups, discovery, root, owners: HashMap::new() };
     let owned: Vec<(Doomed, BTreeSet<Reference>)> = protected
         .into_iter()
         .map(|doomed| {
@@ -41,7 +44,7 @@ pub(crate) async fn collected_with<A: Ask>(
         owned.iter().filter(|(_, owners)| goes(owners)).map(|(doomed, _)| doomed.clone()).collect();
     match unknown {
         // What is known to be protected decides, also if something else could not be found out.
-        Some(why) if found.is_empty() => Err(NoAnswer::new(why)),
+        Some(why) if found.is_empty() => Err(why),
         _ => Ok(found),
     }
 }
@@ -49,6 +52,9 @@ pub(crate) async fn collected_with<A: Ask>(
 /// The way from protected objects up to their owners.
 struct Walk<'a, A> {
     reader: Reader<'a, A>,
+    /// Owners of other groups are not read, and taken to stay. The garbage collector's deletion of what is protected is
+    /// refused all the same.
+    groups: &'a SearchGroups,
     discovery: &'a Discovery,
     root: &'a str,
     /// Of every owner that is there, by uid: its own.
@@ -60,15 +66,17 @@ const UNKNOWN: &str = "";
 
 impl<A: Ask> Walk<'_, A> {
     /// Reads owners, and owners of owners, level by level, each once. Returns why not all could be read.
-    async fn up<'r>(&mut self, start: impl Iterator<Item = &'r Reference>) -> Option<String> {
+    async fn up<'r>(&mut self, start: impl Iterator<Item = &'r Reference>) -> Option<NoAnswer> {
         let mut level: HashSet<Reference> = start.cloned().collect();
         let mut unknown = None;
         while !level.is_empty() {
             level.retain(|reference| reference.uid != self.root);
+            let readable = level.iter().filter(|reference| reference.may_be_read(self.groups));
             let wanted: BTreeSet<Location> =
-                level.iter().filter_map(|reference| reference.location(self.discovery)).collect();
+                readable.filter_map(|reference| reference.location(self.discovery)).collect();
             if self.owners.len() + wanted.len() > MOST_OWNERS {
-                return Some(format!("there are more than {MOST_OWNERS} owners of protected objects"));
+                let text = format!("there are more than {MOST_OWNERS} owners of protected objects");
+                return Some(NoAnswer::new(text));
             }
             unknown = self.reader.read(wanted).await.into_values().next().or(unknown);
             let mut next = HashSet::new();
@@ -211,7 +219,9 @@ mod tests {
             resources: vec![Served::new("", "v1", "ConfigMap", "configmaps", true)],
             ..Discovery::default()
         };
-        let found = collected_with(maps, &discovery, &uid(0), vec![protected(owners)]).await;
+        let found =
+            collected_with(maps, &SearchGroups::default(), &discovery, &uid(0), vec![protected(owners)])
+                .await;
         found.ok().map(|found| !found.is_empty())
     }
 

@@ -11,6 +11,7 @@ mod resolve;
 mod watch;
 
 use palisade_api::labels;
+use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{Metadata, OwnerRef};
 
 use crate::discovery::{Discovery, Served};
@@ -80,6 +81,11 @@ impl Reference {
         };
         let Self { group, kind, name, .. } = self;
         Some(Location { group: group.clone(), kind: kind.clone(), namespace, name: name.clone() })
+    }
+
+    /// Whether its owner is ever read.
+    pub(crate) fn may_be_read(&self, groups: &SearchGroups) -> bool {
+        groups.may_read(&self.group, &self.kind)
     }
 
     pub(crate) fn served<'a>(&self, discovery: &'a Discovery) -> Option<&'a Served> {

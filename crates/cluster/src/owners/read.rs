@@ -102,7 +102,7 @@ impl<'a, A: Ask> Reader<'a, A> {
     }
 
     /// Reads all that are not known yet. Returns those that could not be read, and why.
-    pub(crate) async fn read(&mut self, wanted: BTreeSet<Location>) -> HashMap<Location, String> {
+    pub(crate) async fn read(&mut self, wanted: BTreeSet<Location>) -> HashMap<Location, NoAnswer> {
         let mut collections: BTreeMap<Collection, BTreeSet<Location>> = BTreeMap::new();
         for location in wanted.into_iter().filter(|location| !self.knows(location)) {
             collections.entry(Collection::of(&location)).or_default().insert(location);
@@ -135,7 +135,7 @@ impl<'a, A: Ask> Reader<'a, A> {
         while let Some(answered) = answers.next().await {
             self.found.extend(answered.found);
             if let Some((locations, why)) = answered.failed {
-                failed.extend(locations.into_iter().map(|location| (location, why.text.clone())));
+                failed.extend(locations.into_iter().map(|location| (location, why.clone())));
             }
             // A page may have been long.
             tokio::task::yield_now().await;

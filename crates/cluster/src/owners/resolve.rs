@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_api::kinds::{Cascade, cascade_of};
+use palisade_api::search_groups::SearchGroups;
 use tokio::time::Instant;
 
 use super::index::ProtectedBy;
@@ -65,6 +66,7 @@ impl Resolver {
     pub(super) async fn resolve<A: Ask>(
         &mut self,
         asker: &A,
+        groups: &SearchGroups,
         discovery: &Discovery,
         named: &[(Arc<Reference>, ProtectedBy)],
     ) -> Ancestors {
@@ -79,6 +81,8 @@ impl Resolver {
                 if level.is_empty() {
                     break;
                 }
+                // Those of groups that are not searched count as unknown: their own deletion is not asked about.
+                level.retain(|reference| reference.may_be_read(groups));
                 self.read(&mut reader, discovery, &level).await;
                 for reference in std::mem::take(&mut level) {
                     if ancestors.len() < MOST_OWNERS
@@ -125,7 +129,7 @@ impl Resolver {
         let locations: BTreeSet<Location> = wanted.iter().map(|(_, location)| location.clone()).collect();
         let failed = reader.read(locations).await;
         if let Some(why) = failed.values().next() {
-            tracing::warn!(owners = failed.len(), why, "reading owners of protected objects");
+            tracing::warn!(owners = failed.len(), why = why.text, "reading owners of protected objects");
         }
         for (reference, location) in wanted {
             let (owner, believed) = match reader.get(&location) {
@@ -238,7 +242,8 @@ mod tests {
     ) -> Vec<(usize, bool)> {
         let named: Vec<_> =
             named.iter().map(|(kind, number, by)| (Arc::new(reference(kind, *number)), *by)).collect();
-        let Ancestors(found) = resolver.resolve(objects, &discovery(), &named).await;
+        let Ancestors(found) =
+            resolver.resolve(objects, &SearchGroups::default(), &discovery(), &named).await;
         found
             .into_iter()
             .map(|(uid, ancestor)| (usize::from_str_radix(&uid[..8], 16).unwrap(), ancestor.guarded))
@@ -259,7 +264,8 @@ mod tests {
         assert_eq!(found.await, [(1, true), (2, true), (3, false)]);
         let other = Reference { uid: uid(9), ..reference("ConfigMap", 1) };
         let named = [(Arc::new(other), Tenant)];
-        assert_eq!(resolver.resolve(&objects, &discovery(), &named).await, Ancestors::default());
+        let all = SearchGroups::default();
+        assert_eq!(resolver.resolve(&objects, &all, &discovery(), &named).await, Ancestors::default());
     }
 
     #[tokio::test]

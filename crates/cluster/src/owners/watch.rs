@@ -19,6 +19,7 @@ use palisade_api::kinds::{Cascade, cascade_of, is_transient};
 use palisade_api::labels::look_up;
 use palisade_api::marks::{self, Mark};
 use palisade_api::protection::{Action, Target};
+use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{Kind, Protections};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -61,6 +62,7 @@ struct Watched {
 /// Never ends.
 pub async fn watch_ancestors(
     client: Client,
+    groups: Arc<SearchGroups>,
     mut discovery: watch::Receiver<Option<Discovery>>,
     mut policies: watch::Receiver<Option<Policies>>,
     mut active: watch::Receiver<bool>,
@@ -88,8 +90,8 @@ pub async fn watch_ancestors(
             }
             continue;
         };
-        let wanted = wanted(&known, &rules);
-        let mut round = Round::new(&client, wanted, rules, known, &broken);
+        let wanted = wanted(&groups, &known, &rules);
+        let mut round = Round::new(&client, &groups, wanted, rules, known, &broken);
         loop {
             let due = round.due();
             let again = tokio::select! {
@@ -120,6 +122,7 @@ pub async fn watch_ancestors(
 
 /// All watches, from one change of what is to be watched to the next.
 struct Round {
+    groups: Arc<SearchGroups>,
     wanted: Vec<Watched>,
     rules: Rules,
     discovery: Discovery,
@@ -128,6 +131,8 @@ struct Round {
     resolver: Resolver,
     /// Nothing is published before every watch has listed: half an answer would take owners away.
     listed: Vec<bool>,
+    /// Kinds that may not be watched, as it was logged.
+    told_forbidden: BTreeSet<String>,
     started: Instant,
     /// When ancestors were last worked out, and how long to leave them alone.
     resolved: Option<(Instant, Duration)>,
@@ -136,6 +141,7 @@ struct Round {
 impl Round {
     fn new(
         client: &Client,
+        groups: &Arc<SearchGroups>,
         wanted: Vec<Watched>,
         rules: Rules,
         discovery: Discovery,
@@ -155,7 +161,9 @@ impl Round {
             ));
         }
         Self {
+            groups: groups.clone(),
             index: Index::new(wanted.len()),
+            told_forbidden: BTreeSet::new(),
             listed: wanted.iter().map(|watched| broken.contains(watched)).collect(),
             resolver: Resolver::default(),
             started: Instant::now(),
@@ -184,7 +192,18 @@ impl Round {
                 Change::Object(uid, by.and_then(|by| Protected::new(by, references(&object))))
             }
             Err(error) => {
-                tracing::debug!(%error, kind = watched.kind, "watching protected objects");
+                let resource = format!("{}.{}", watched.plural, watched.group);
+                if is_forbidden(&error) && self.told_forbidden.insert(resource.clone()) {
+                    // It is tried again, less and less often. The deletion of what owns such objects is let go, and that
+                    // of the objects themselves is refused.
+                    tracing::warn!(
+                        %error,
+                        resource = resource.trim_end_matches('.'),
+                        "may not list and watch a kind: grant it, or leave its group out of --search-groups"
+                    );
+                } else {
+                    tracing::debug!(%error, kind = watched.kind, "watching protected objects");
+                }
                 // A kind that is just going, or may not be watched: its dependents are refused themselves.
                 self.listed[number] |= is_final(&error);
                 return;
@@ -212,7 +231,8 @@ impl Round {
         self.index.take_changed();
         let started = Instant::now();
         let asker = Patient { client: client.clone(), patience: PATIENCE };
-        let ancestors = self.resolver.resolve(&asker, &self.discovery, &self.index.references()).await;
+        let ancestors =
+            self.resolver.resolve(&asker, &self.groups, &self.discovery, &self.index.references()).await;
         // Every change is written to the registration, whole: the more there are, the rarer.
         let by_size = Duration::from_millis(ancestors.0.len().try_into().unwrap_or(u64::MAX) / 5);
         let rest = by_size.max(started.elapsed() * 4).min(FEWER);
@@ -229,7 +249,7 @@ impl Round {
         let known = sync::current(discovery).unwrap_or_default();
         let rules = sync::peek(policies, |policies| policies.as_ref().map(Rules::of));
         let fits = rules.is_some_and(|rules| rules.written == self.rules.written)
-            && wanted(&known, &self.rules) == self.wanted;
+            && wanted(&self.groups, &known, &self.rules) == self.wanted;
         self.discovery = known;
         fits
     }
@@ -246,6 +266,14 @@ impl Round {
 fn is_final(error: &watcher::Error) -> bool {
     let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
     matches!(status.code, 403..=405)
+}
+
+/// Whether Palisade lacks the right.
+fn is_forbidden(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 /// The owners that an object names.
@@ -318,9 +346,10 @@ fn rule_kinds(policies: &Policies) -> BTreeSet<(String, String)> {
 }
 
 /// All watches that are needed.
-fn wanted(discovery: &Discovery, rules: &Rules) -> Vec<Watched> {
+fn wanted(groups: &SearchGroups, discovery: &Discovery, rules: &Rules) -> Vec<Watched> {
     let mut wanted = BTreeSet::new();
-    for served in discovery.resources.iter().filter(|served| served.listable && served.watchable) {
+    let is_watched = |served: &&Served| served.listable && served.watchable && groups.contain(&served.group);
+    for served in discovery.resources.iter().filter(is_watched) {
         let Served { group, version, kind, plural, .. } = served.clone();
         let watched = |selector| Watched {
             group: group.clone(),

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
 use palisade_api::components::Status;
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::components::{Guarded, Sighted, component_resource};
 use palisade_cluster::sync;
 use palisade_cluster::{Discovery, seconds};
@@ -36,6 +37,7 @@ pub struct Inputs {
     pub sighted: watch::Receiver<Option<Sighted>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub carried: watch::Receiver<Carried>,
+    pub groups: SearchGroups,
 }
 
 /// Keeps the status of all protections while leading. Never ends.
@@ -59,7 +61,12 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
         let Some(discovery) = sync::newest(&mut inputs.discovery) else { continue };
         let Some(sighted) = sync::newest(&mut inputs.sighted) else { continue };
         let carried = sync::newest(&mut inputs.carried);
-        let view = plan::View { discovery: &discovery, sighted: &sighted, carried: &carried };
+        let view = plan::View {
+            discovery: &discovery,
+            sighted: &sighted,
+            carried: &carried,
+            groups: &inputs.groups,
+        };
         for (name, known) in &guarded.by_name {
             let planned = |status: &Status| view.status(status, name, known, Timestamp::now());
             if planned(&known.status) == known.status {

@@ -2,10 +2,12 @@
 
 use jiff::Timestamp;
 use palisade_api::components::{GroupKind, Status};
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::Discovery;
 use palisade_cluster::components::{Known, Sighted};
 
 use crate::conditions::{Holds, set_condition};
+use crate::not_searched::{self, NOT_SEARCHED, left_out};
 use crate::registration::{Carried, REGISTRATION_FULL, components_name};
 
 /// What it is derived from.
@@ -13,6 +15,7 @@ pub(super) struct View<'a> {
     pub(super) discovery: &'a Discovery,
     pub(super) sighted: &'a Sighted,
     pub(super) carried: &'a Carried,
+    pub(super) groups: &'a SearchGroups,
 }
 
 impl View<'_> {
@@ -31,7 +34,17 @@ impl View<'_> {
                 return status;
             }
         };
-        if self.carried.holds(&components_name(name), &known.uid, known.generation) {
+        let named = components.kinds.iter().map(|kind| &kind.of).chain([&components.parent]);
+        let left_out = left_out(self.groups, named.map(|kind| kind.group.as_str()));
+        let is_carried = self.carried.holds(&components_name(name), &known.uid, known.generation);
+        if is_carried && !left_out.is_empty() {
+            let so = if self.groups.contain(&components.parent.group) {
+                "of components there, only a scale is not noticed"
+            } else {
+                "without its parent a component is anybody's to change"
+            };
+            set("Enforced", Holds::No, NOT_SEARCHED, &not_searched::message(&left_out, so));
+        } else if is_carried {
             set(
                 "Enforced",
                 Holds::Yes,
@@ -89,7 +102,8 @@ mod tests {
         let parents = [("a".to_owned(), "x".to_owned()), ("b".to_owned(), "x".to_owned())];
         sighted.parents.insert(GroupKind::new("db.example", "Postgres"), parents.into());
         let (discovery, carried) = (Discovery::default(), Carried::of([("components:pg", "u", Some(1))]));
-        let view = View { discovery: &discovery, sighted: &sighted, carried: &carried };
+        let groups = SearchGroups::default();
+        let view = View { discovery: &discovery, sighted: &sighted, carried: &carried, groups: &groups };
         let old = Status { refused: 7, ..Status::default() };
         let status = view.status(&old, "pg", &known, Timestamp::UNIX_EPOCH);
         assert_eq!((status.refused, status.parents, &*status.resolved), (7, 2, "0/1"));
@@ -103,5 +117,14 @@ mod tests {
             ]
         );
         assert_eq!(view.status(&status, "pg", &known, Timestamp::from_second(99).unwrap()), status);
+        let groups = "apps".parse().unwrap();
+        let status = View { groups: &groups, ..view }.status(&old, "pg", &known, Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            (&*status.conditions[0].reason, &*status.conditions[0].message),
+            (
+                NOT_SEARCHED,
+                "--search-groups leaves out db.example: without its parent a component is anybody's to change"
+            )
+        );
     }
 }

@@ -15,6 +15,7 @@ use kube::api::{Api, DynamicObject};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::critical::{self, Criterion, Service, Status};
 use palisade_api::names;
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::critical::{Dependents, Services, service_resource};
 use palisade_cluster::sync;
 use palisade_engine::{Verdict, prose};
@@ -40,6 +41,7 @@ pub struct Inputs {
     pub services: watch::Receiver<Option<Services>>,
     pub dependents: Arc<Dependents>,
     pub carried: watch::Receiver<Carried>,
+    pub groups: SearchGroups,
     pub own_namespace: String,
 }
 
@@ -63,8 +65,12 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
         let Some(services) = sync::newest(&mut inputs.services) else { continue };
         let carried = sync::newest(&mut inputs.carried);
         changes.mark_unchanged();
-        let view =
-            plan::View { services: &services, carried: &carried, own_namespace: &inputs.own_namespace };
+        let view = plan::View {
+            services: &services,
+            carried: &carried,
+            groups: &inputs.groups,
+            own_namespace: &inputs.own_namespace,
+        };
         for known in services.0.values() {
             let observed = known.service.as_ref().map(|service| observe(service, &inputs.dependents));
             let planned = |status: &Status| match &observed {

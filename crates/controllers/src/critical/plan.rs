@@ -2,12 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use palisade_api::critical::{Criterion, CriterionStatus, Provider, Service, State, Status};
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::critical::{Known, Services, Sight};
 use palisade_cluster::seconds;
 use palisade_engine::prose::{self, NAMES_SHOWN};
 use palisade_engine::{Deadlock, carried_by_own, deadlock};
 
 use crate::conditions::{Holds, set_condition};
+use crate::not_searched::{self, NOT_SEARCHED, left_out};
 use crate::registration::{Carried, critical_name};
 
 const ENFORCED: &str = "Enforced";
@@ -19,6 +21,7 @@ const RECHECKED: SignedDuration = SignedDuration::from_mins(5);
 pub(super) struct View<'a> {
     pub(super) services: &'a Services,
     pub(super) carried: &'a Carried,
+    pub(super) groups: &'a SearchGroups,
     pub(super) own_namespace: &'a str,
 }
 
@@ -62,7 +65,7 @@ impl View<'_> {
         let mut set = |kind: &str, (holds, reason, message): (Holds, &str, String)| {
             set_condition(&mut conditions, kind, holds, reason, message, known.generation, now);
         };
-        set(ENFORCED, self.enforced(known, provider));
+        set(ENFORCED, self.enforced(known, service));
         set("ProviderPresent", presence(seen, provider));
         set("Satisfied", satisfaction(&criteria));
         set("Resolved", resolution(provider, observed));
@@ -92,10 +95,18 @@ impl View<'_> {
         }
     }
 
-    fn enforced(&self, known: &Known, provider: &Provider) -> (Holds, &'static str, String) {
+    fn enforced(&self, known: &Known, service: &Service) -> (Holds, &'static str, String) {
+        let provider = &service.provider;
+        let named = service.criteria.iter().map(Criterion::resource).chain([&provider.resource]);
+        let left_out = left_out(self.groups, named.map(|resource| resource.group.as_str()));
         let (holds, reason, message) = if provider.namespace == self.own_namespace {
             (Holds::No, "OwnNamespace", "nothing is refused in Palisade's own namespace")
         } else if self.carried.holds(&critical_name(&known.name), &known.uid, known.generation) {
+            if !left_out.is_empty() {
+                let so =
+                    "what is there is not waited for, and a provider there is not guarded with its Namespace";
+                return (Holds::No, NOT_SEARCHED, not_searched::message(&left_out, so));
+            }
             (
                 Holds::Yes,
                 "Registered",
@@ -253,7 +264,13 @@ mod tests {
         let others = known.clone();
         let services = Services(BTreeMap::from([(known.name.clone(), Arc::new(others))]));
         let carried = Carried::of([("critical:web", "u", Some(1))]);
-        let view = View { services: &services, carried: &carried, own_namespace: "palisade-system" };
+        let groups = SearchGroups::default();
+        let view = View {
+            services: &services,
+            carried: &carried,
+            groups: &groups,
+            own_namespace: "palisade-system",
+        };
         let observed = Observed { provider, criteria: vec![("widgets.example.com".to_owned(), sight)] };
         let now = Timestamp::from_second(second).unwrap();
         view.status(old, known, known.service.as_ref().unwrap(), &observed, now)

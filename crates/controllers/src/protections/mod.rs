@@ -15,6 +15,7 @@ use kube::api::{Api, DynamicObject};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use palisade_api::names;
 use palisade_api::protection::{self, Status};
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::sync;
 use palisade_cluster::{Discovery, Policies, protection_resource, seconds};
 use tokio::sync::watch;
@@ -37,6 +38,7 @@ pub struct Inputs {
     pub policies: watch::Receiver<Option<Policies>>,
     pub discovery: watch::Receiver<Option<Discovery>>,
     pub carried: watch::Receiver<Carried>,
+    pub groups: SearchGroups,
 }
 
 /// Keeps the status of all protections while leading. Never ends.
@@ -59,8 +61,8 @@ pub async fn keep_status(client: Client, mut inputs: Inputs) {
         let Some(discovery) = sync::current(&inputs.discovery) else { continue };
         let carried = sync::current(&inputs.carried);
         for (name, policy) in &policies.by_name {
-            let planned =
-                |status: &Status| plan::status(status, name, policy, &discovery, &carried, Timestamp::now());
+            let view = plan::View { discovery: &discovery, carried: &carried, groups: &inputs.groups };
+            let planned = |status: &Status| view.status(status, name, policy, Timestamp::now());
             if planned(&policy.status) == policy.status {
                 continue;
             }

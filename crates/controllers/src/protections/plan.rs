@@ -2,75 +2,89 @@
 
 use jiff::Timestamp;
 use palisade_api::protection::Status;
+use palisade_api::search_groups::SearchGroups;
 use palisade_cluster::{Discovery, Policy};
 
 use crate::conditions::set_condition;
+use crate::not_searched::{self, NOT_SEARCHED, left_out_by_rules};
 use crate::registration::{Carried, REGISTRATION_FULL, Resolution};
 
 /// The condition that says that somebody else must ask us.
 const AGGREGATED: &str = "Aggregated";
 
-/// The status that follows from what is known, with what was counted left as it is.
-pub(super) fn status(
-    old: &Status,
-    name: &str,
-    policy: &Policy,
-    discovery: &Discovery,
-    carried: &Carried,
-    now: Timestamp,
-) -> Status {
-    let mut status = old.clone();
-    status.observed_generation = policy.generation;
-    let mut set = |kind: &str, holds: bool, reason: &str, message: String| {
-        set_condition(&mut status.conditions, kind, holds, reason, message, policy.generation, now);
-    };
-    let rules = match &policy.rules {
-        Ok(rules) => rules,
-        Err(unreadable) => {
-            set("Enforced", false, "Unreadable", unreadable.why.clone());
-            return status;
+/// What is not guarded then.
+const ONLY_THEMSELVES: &str = "the objects themselves are kept, and a Namespace, a CustomResourceDefinition or an owner \
+                               that takes them down is let go with a warning";
+
+/// What it is derived from.
+pub(super) struct View<'a> {
+    pub(super) discovery: &'a Discovery,
+    pub(super) carried: &'a Carried,
+    pub(super) groups: &'a SearchGroups,
+}
+
+impl View<'_> {
+    /// The status that follows from what is known, with what was counted left as it is.
+    pub(super) fn status(&self, old: &Status, name: &str, policy: &Policy, now: Timestamp) -> Status {
+        let Self { discovery, carried, groups } = *self;
+        let mut status = old.clone();
+        status.observed_generation = policy.generation;
+        let mut set = |kind: &str, holds: bool, reason: &str, message: String| {
+            set_condition(&mut status.conditions, kind, holds, reason, message, policy.generation, now);
+        };
+        let rules = match &policy.rules {
+            Ok(rules) => rules,
+            Err(unreadable) => {
+                set("Enforced", false, "Unreadable", unreadable.why.clone());
+                return status;
+            }
+        };
+        let left_out = left_out_by_rules(groups, rules, discovery);
+        if carried.holds(name, &policy.uid, policy.generation) && !left_out.is_empty() {
+            set("Enforced", false, NOT_SEARCHED, not_searched::message(&left_out, ONLY_THEMSELVES));
+        } else if carried.holds(name, &policy.uid, policy.generation) {
+            set(
+                "Enforced",
+                true,
+                "Registered",
+                "the API server asks about all that it protects and is served".to_owned(),
+            );
+        } else if let Some(why) = carried.has_no_room_for(name) {
+            set("Enforced", false, REGISTRATION_FULL, why.to_owned());
+        } else {
+            set("Enforced", false, "NotRegistered", "the registration does not carry it yet".to_owned());
         }
-    };
-    if carried.holds(name, &policy.uid, policy.generation) {
-        set(
-            "Enforced",
-            true,
-            "Registered",
-            "the API server asks about all that it protects and is served".to_owned(),
-        );
-    } else if let Some(why) = carried.has_no_room_for(name) {
-        set("Enforced", false, REGISTRATION_FULL, why.to_owned());
-    } else {
-        set("Enforced", false, "NotRegistered", "the registration does not carry it yet".to_owned());
+        let resolution = Resolution::of(rules, discovery);
+        let join =
+            |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
+        let mut wrong = Vec::new();
+        if !resolution.unserved.is_empty() {
+            wrong.push(format!("not served, so protected once they are: {}", join(&resolution.unserved)));
+        }
+        if !resolution.impossible.is_empty() {
+            wrong.push(format!("a selector can't match: {}", join(&resolution.impossible)));
+        }
+        if wrong.is_empty() {
+            set("Resolved", true, "Resolved", "every kind that it names is served".to_owned());
+        } else {
+            let reason = if resolution.unserved.is_empty() { "CannotMatch" } else { "NotServed" };
+            set("Resolved", false, reason, wrong.join("; "));
+        }
+        if !resolution.aggregated.is_empty() {
+            let message = format!(
+                "{}: served by another API server, which asks about deletions only if it runs admission webhooks itself; one \
+                 that runs none can't be guarded",
+                join(&resolution.aggregated)
+            );
+            set(AGGREGATED, true, "AnotherServer", message);
+        }
+        status
+            .conditions
+            .retain(|condition| condition.r#type != AGGREGATED || !resolution.aggregated.is_empty());
+        status.rules = rules.len();
+        status.kinds = resolution.kinds.into_iter().collect();
+        status
     }
-    let resolution = Resolution::of(rules, discovery);
-    let join =
-        |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
-    let mut wrong = Vec::new();
-    if !resolution.unserved.is_empty() {
-        wrong.push(format!("not served, so protected once they are: {}", join(&resolution.unserved)));
-    }
-    if !resolution.impossible.is_empty() {
-        wrong.push(format!("a selector can't match: {}", join(&resolution.impossible)));
-    }
-    if wrong.is_empty() {
-        set("Resolved", true, "Resolved", "every kind that it names is served".to_owned());
-    } else {
-        let reason = if resolution.unserved.is_empty() { "CannotMatch" } else { "NotServed" };
-        set("Resolved", false, reason, wrong.join("; "));
-    }
-    if !resolution.aggregated.is_empty() {
-        let message = format!(
-            "{}: served by another API server, which asks about deletions only if it runs admission webhooks itself; one \
-             that runs none can't be guarded",
-            join(&resolution.aggregated)
-        );
-        set(AGGREGATED, true, "AnotherServer", message);
-    }
-    status.conditions.retain(|condition| condition.r#type != AGGREGATED || !resolution.aggregated.is_empty());
-    status.rules = rules.len();
-    status.kinds = resolution.kinds.into_iter().collect();
-    status
 }
 
 #[cfg(test)]
@@ -94,7 +108,8 @@ mod tests {
 
     fn planned(old: &Status, policy: &Policy, carried: &Carried, second: i64) -> Status {
         let now = Timestamp::from_second(second).unwrap();
-        status(old, "sample", policy, &Discovery::default(), carried, now)
+        let (discovery, groups) = (Discovery::default(), SearchGroups::default());
+        View { discovery: &discovery, carried, groups: &groups }.status(old, "sample", policy, now)
     }
 
     fn condition<'a>(status: &'a Status, kind: &str) -> &'a Condition {
@@ -110,6 +125,23 @@ mod tests {
         assert_eq!(condition(&changed, "Enforced").status, "False");
         let recreated = Carried::of([("sample", "another", Some(1))]);
         assert_eq!(condition(&planned(&first, &policy(1), &recreated, 20), "Enforced").status, "False");
+    }
+
+    #[test]
+    fn it_is_not_enforced_while_its_group_is_not_searched() {
+        let carried = Carried::of([("sample", "u", Some(1))]);
+        let enforced = |groups: &str, policy: &Policy| {
+            let (discovery, groups) = (Discovery::default(), groups.parse().unwrap());
+            let view = View { discovery: &discovery, carried: &carried, groups: &groups };
+            let status = view.status(&Status::default(), "sample", policy, Timestamp::UNIX_EPOCH);
+            let enforced = condition(&status, "Enforced");
+            (enforced.reason.clone(), enforced.message.clone())
+        };
+        assert_eq!(enforced("core,example.com", &policy(1)).0, "Registered");
+        let (reason, message) = enforced("core", &policy(1));
+        assert_eq!(reason, "NotSearched");
+        assert!(message.starts_with("--search-groups leaves out example.com: "), "{message}");
+        assert_eq!(enforced("core", &policy(2)).0, "NotRegistered");
     }
 
     #[test]
@@ -134,7 +166,9 @@ mod tests {
         let aggregated = ["example.com".to_owned()].into();
         let discovery = Discovery { resources: vec![served], aggregated, ..Discovery::default() };
         let now = Timestamp::UNIX_EPOCH;
-        let status = status(&Status::default(), "sample", &policy(1), &discovery, &Carried::default(), now);
+        let groups = SearchGroups::default();
+        let view = View { discovery: &discovery, carried: &Carried::default(), groups: &groups };
+        let status = view.status(&Status::default(), "sample", &policy(1), now);
         assert!(condition(&status, "Aggregated").message.starts_with("widgets.example.com: "));
         let later = planned(&status, &policy(1), &Carried::default(), 10);
         assert!(later.conditions.iter().all(|condition| condition.r#type != "Aggregated"), "no longer");

@@ -14,8 +14,9 @@
 //! An owner without a namespace is the administrators', and goes with a warning that names what stays behind; a
 //! `ResourceDeletionProtection` guards it.
 //!
-//! A kind that could not be listed is a refusal, which names it and the annotation by which it is passed over; one that
-//! nobody can list, and that no rule concerns, is a warning.
+//! A kind that could not be listed is a refusal, which names it and the annotation by which it is passed over, or the
+//! right that Palisade lacks; one that nobody can list, and that no rule concerns, is a warning. Groups that are not
+//! searched (`--search-groups`) are named in a warning.
 //!
 //! The definitions of Palisade's own kinds stay while there are objects of them: every protection would vanish
 //! with them, unasked.
@@ -33,6 +34,7 @@ use crate::guards::labels::marks;
 use crate::object::Definition;
 use crate::protections::Protections;
 use crate::review::{Kind, Propagation, Review, Subject};
+use crate::rights::MissingRights;
 use crate::verdict::{
     About, Code, Doomed, Finding, Found, Guard, Held, Lift, OwnerRef, Reason, Ruled, Warning,
 };
@@ -47,19 +49,25 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         Some(Cascade::Workload) | None => Ok(Search::default()),
     };
     let answer = match answer {
-        Ok(Search { found, unreadable }) => {
-            copies::without_copies(found, world).await.map(|found| Search { found, unreadable })
+        Ok(search) => {
+            found.not_searched(search.not_searched);
+            let kept = copies::without_copies(search.found, world).await;
+            kept.map(|found| (found, search.unreadable))
         }
         Err(unknown) => Err(unknown),
     };
     match answer {
-        Ok(Search { found: doomed, unreadable }) => {
+        Ok((doomed, unreadable)) => {
             let (in_the_way, passed): (Vec<UnreadableKind>, Vec<UnreadableKind>) =
                 unreadable.into_iter().partition(|kind| is_in_the_way(kind, subject, world.protections()));
             found.warnings.extend(passed.into_iter().map(Warning::Unreadable));
             // What is known to be protected decides, also if another kind could not be listed.
-            if doomed.is_empty() && !in_the_way.is_empty() {
-                found.findings.push(not_looked_at(subject, &in_the_way));
+            if doomed.is_empty() {
+                let (forbidden, others): (Vec<_>, Vec<_>) =
+                    in_the_way.into_iter().partition(|kind| kind.missing.is_some());
+                for kinds in [forbidden, others] {
+                    found.findings.extend((!kinds.is_empty()).then(|| not_looked_at(subject, &kinds)));
+                }
             }
             if !doomed.is_empty() {
                 let named = doomed.iter().take(crate::prose::NAMES_SHOWN);
@@ -75,7 +83,7 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         }
         Err(unknown) => {
             let (reason, lift) = (Reason::Unreadable(unknown), serving(subject));
-            found.findings.push(Finding { guard: Guard::Cascade, code: Code::Unavailable, reason, lift });
+            found.findings.push(Finding::unknown(Guard::Cascade, reason, lift));
         }
     }
     // Last, in the time that is left: it refuses nothing.
@@ -97,7 +105,7 @@ fn holds_objects(subject: &Subject<'_>) -> bool {
 /// becomes of what holds it, and nobody could delete it before it can be read. Only custom resources vanish with their
 /// definition unasked.
 fn is_in_the_way(unreadable: &UnreadableKind, subject: &Subject<'_>, protections: &Protections) -> bool {
-    let UnreadableKind { group, kind, is_broken, why: _ } = unreadable;
+    let UnreadableKind { group, kind, is_broken, why: _, missing: _ } = unreadable;
     let kind = kind.as_ref().map(|(kind, _)| kind.as_str());
     let (namespace, vanishes) = match cascade_of(&subject.kind.group, &subject.kind.kind) {
         Some(Cascade::Namespace) => (Some(subject.name()), false),
@@ -131,12 +139,10 @@ fn not_looked_at(subject: &Subject<'_>, kinds: &[UnreadableKind]) -> Finding {
     ignored.extend(kinds.iter().map(UnreadableKind::resource));
     let about = About::new(subject);
     let command = crate::prose::annotate_command(&about, IGNORE_UNREADABLE_KINDS, &ignored.join(","));
-    Finding {
-        guard: Guard::Cascade,
-        code: Code::Unavailable,
-        reason: Reason::Unreadable(Unknown::new(question, format!("{}{more}", why.join("; ")))),
-        lift: Some(Lift::Command(format!("{command} --overwrite"))),
-    }
+    let missing = MissingRights::all(kinds.iter().filter_map(|kind| kind.missing.as_ref()));
+    let unknown = Unknown::new(question, format!("{}{more}", why.join("; "))).lacking(missing);
+    let lift = Lift::Command(format!("{command} --overwrite"));
+    Finding::unknown(Guard::Cascade, Reason::Unreadable(unknown), Some(lift))
 }
 
 /// A definition of which no version is served can be asked about once one is.
@@ -184,7 +190,10 @@ async fn warn_of_labelled(subject: &Subject<'_>, world: &impl World, found: &mut
     };
     let staying = match world.search(Place::LabelledBelow { uid: &subject.object.metadata.uid }, &judge).await
     {
-        Ok(search) => copies::without_copies(search.found, world).await,
+        Ok(search) => {
+            found.not_searched(search.not_searched);
+            copies::without_copies(search.found, world).await
+        }
         Err(unknown) => Err(unknown),
     };
     match staying {

@@ -9,7 +9,8 @@
 //! | is being reconciled | everything | nothing | nothing |
 //! | is at rest | everything | update, delete | nothing |
 //!
-//! A parent may release kinds that its operator no longer makes for it; these are anybody's then.
+//! A parent may release kinds that its operator no longer makes for it; these are anybody's then. A parent whose group is
+//! not searched (`--search-groups`) is not read: everything is allowed, with a warning.
 //!
 //! Whom `freeUpdates` names may update what it names at any time. A status write is a change only if labels or owners
 //! change with it: without them, nobody would know a component any more.
@@ -79,6 +80,13 @@ async fn judge(
 ) {
     let Some(kind) = components.kind(&subject.kind.group, &subject.kind.kind) else { return };
     if kind.deletions_only && change != Change::Delete || components.operators.contains(&*review.user.name) {
+        return;
+    }
+    if !world.is_searched(&components.parent.group) {
+        // What its parent is in the middle of can't be read, so that nothing can be refused.
+        if component_parent(&subject.object.metadata, components).is_some() {
+            found.not_searched([components.parent.group.clone()]);
+        }
         return;
     }
     let parents = match parents_of(subject, components, world).await {

@@ -5,6 +5,8 @@
 //! its Namespace or the definition of its kind, is not deleted either while the provider is there. A
 //! `CriticalService` is not deleted before its provider is gone.
 //!
+//! What a group holds that is not searched (`--search-groups`) is not waited for, and a warning names the group.
+//!
 //! With `BestEffort` all of them go at any time, and what is left behind is told. So is a provider whose namespace is
 //! terminating: its pods go anyway, and a shell without pods helps nobody.
 
@@ -49,6 +51,13 @@ pub(super) async fn ask(
     if concerned.is_empty() {
         return;
     }
+    // What is not searched is not waited for, and that is told.
+    let resources =
+        concerned.iter().flat_map(|(_, _, service)| service.criteria.iter().map(Criterion::resource));
+    let providers = concerned.iter().map(|(_, _, service)| &service.provider);
+    let providers = providers.filter(|provider| !subject.is(provider)).map(|provider| &provider.resource);
+    let outside = resources.chain(providers).filter(|resource| !world.is_searched(&resource.group));
+    found.not_searched(outside.map(|resource| resource.group.clone()));
     let mut cases = Box::pin(cases(subject, &concerned, world)).await;
     for (case, service) in &mut cases {
         if !case.needed.blockers.is_empty() {
@@ -77,6 +86,9 @@ async fn cases<'a>(
     let providers = join_all(concerned.iter().map(|(_, _, service)| async {
         if subject.is(&service.provider) {
             return Ok(Lost::Itself);
+        }
+        if !world.is_searched(&service.provider.resource.group) {
+            return Ok(Lost::Nothing);
         }
         let found = world.find(&service.provider.target()).await?;
         Ok(found.map_or(Lost::Nothing, |provider| Lost::With(provider.to_string())))
@@ -155,12 +167,9 @@ impl Case {
                 let best_effort = Lift::Command(best_effort(&needed.service));
                 for why in unknown {
                     let (service, provider) = (needed.service.clone(), needed.provider.clone());
-                    found.findings.push(Finding {
-                        guard: Guard::Critical,
-                        code: Code::Unavailable,
-                        reason: Reason::NeededUnknown { service, provider, unknown: why },
-                        lift: Some(best_effort.clone()),
-                    });
+                    let reason = Reason::NeededUnknown { service, provider, unknown: why };
+                    let lift = Some(best_effort.clone());
+                    found.findings.push(Finding::unknown(Guard::Critical, reason, lift));
                 }
                 if !needed.blockers.is_empty() {
                     let lift = needed.deadlock.is_some().then_some(best_effort);
@@ -182,6 +191,9 @@ impl Case {
 }
 
 async fn in_the_way(criterion: &Criterion, world: &impl World) -> Answer<Option<Blocker>> {
+    if !world.is_searched(&criterion.resource().group) {
+        return Ok(None);
+    }
     Ok(match criterion {
         Criterion::Finalizer { resource, finalizer } => {
             let holders = world.holders(resource, finalizer).await?;
@@ -198,13 +210,18 @@ async fn ask_for_service(subject: &Subject<'_>, world: &impl World, settings: &S
     if service.mode == DeletionMode::BestEffort || settings.owns(&service.provider.namespace) {
         return;
     }
+    if !world.is_searched(&service.provider.resource.group) {
+        return found.not_searched([service.provider.resource.group.clone()]);
+    }
     let lift = Some(Lift::Command(best_effort(subject.name())));
-    let (code, reason) = match world.find(&service.provider.target()).await {
+    found.findings.push(match world.find(&service.provider.target()).await {
         Ok(None) => return,
-        Ok(Some(provider)) => (Code::Conflict, Reason::Serves(provider)),
-        Err(unknown) => (Code::Unavailable, Reason::ServesUnknown(unknown)),
-    };
-    found.findings.push(Finding { guard: Guard::Critical, code, reason, lift });
+        Ok(Some(provider)) => {
+            let reason = Reason::Serves(provider);
+            Finding { guard: Guard::Critical, code: Code::Conflict, reason, lift }
+        }
+        Err(unknown) => Finding::unknown(Guard::Critical, Reason::ServesUnknown(unknown), lift),
+    });
 }
 
 /// Whether a service that is being written says something, and can come true.
@@ -244,6 +261,9 @@ pub(super) async fn check(
     let scopes = join_all(resources.iter().map(|resource| world.scope(resource))).await;
     let unserved = resources.iter().zip(scopes).filter(|(_, scope)| matches!(scope, Ok(None)));
     found.warnings.extend(unserved.map(|(resource, _)| Warning::NotServed(resource.to_string())));
+    let named = resources.iter().copied().chain([&service.provider.resource]);
+    let outside = named.filter(|resource| !world.is_searched(&resource.group));
+    found.not_searched(outside.map(|resource| resource.group.clone()));
     let others = world.critical_services(None).await.unwrap_or_default();
     let others = others.iter().filter_map(|other| Some((&*other.name, other.service.as_ref().ok()?)));
     found.warnings.extend(deadlock(subject.name(), &service, others).map(Warning::Deadlocked));

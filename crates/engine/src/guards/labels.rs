@@ -4,7 +4,8 @@
 //! something that would go with it:
 //!
 //! - a Namespace: active pods (not Succeeded, Failed or terminating) or Bound claims (not terminating);
-//! - a `CustomResourceDefinition`: custom resources that are not terminating;
+//! - a `CustomResourceDefinition`: custom resources that are not terminating; it is let go with a warning if their group
+//!   is not searched;
 //! - a workload: `spec.replicas` is not 0, whatever the propagation policy;
 //! - any other kind: its dependents can't be listed cheaply, so it is let go with a warning that says so.
 //!
@@ -22,48 +23,42 @@ use crate::verdict::{About, Code, Finding, Found, Guard, Held, Lift, Reason, Ver
 use crate::world::{Answer, Unknown, World};
 
 pub(super) async fn ask(subject: &Subject<'_>, user: &User<'_>, world: &impl World, found: &mut Found) {
-    let Found { findings, warnings, .. } = found;
     let mut cascading = Vec::new();
     for mark in marks(subject) {
         match Box::pin(copies::is_free(subject, &mark, user, world)).await {
             Ok(false) => {}
             Ok(true) => continue,
             Err(unknown) => {
-                let reason = Reason::MarkedUnknown(mark.clone(), unknown);
-                findings.push(finding(&mark, Code::Unavailable, reason));
+                found.findings.push(not_known(&mark, unknown));
                 continue;
             }
         }
         if mark.mistyped.is_some() {
-            warnings.push(Warning::Mistyped(mark.clone()));
+            found.warnings.push(Warning::Mistyped(mark.clone()));
         }
         match mark.mode {
-            Mode::Always => findings.push(finding(&mark, Code::Forbidden, Reason::Marked(mark.clone()))),
+            Mode::Always => found.findings.push(finding(&mark, Reason::Marked(mark.clone()))),
             Mode::Cascading => cascading.push(mark),
         }
     }
     if cascading.is_empty() {
         return;
     }
+    if let Some(group) = group_not_searched(subject, world) {
+        return found.not_searched([group]);
+    }
     // Asked once, however many marks ask for it.
     let Some(held) = held(subject, world).await else {
-        warnings.extend(cascading.into_iter().map(Warning::CascadingNotKnown));
+        found.warnings.extend(cascading.into_iter().map(Warning::CascadingNotKnown));
         return;
     };
     for mark in cascading {
         match &held {
             Ok(held) if held.is_empty() => {}
             Ok(held) => {
-                findings.push(finding(
-                    &mark,
-                    Code::Forbidden,
-                    Reason::MarkedWhile(mark.clone(), held.clone()),
-                ));
+                found.findings.push(finding(&mark, Reason::MarkedWhile(mark.clone(), held.clone())));
             }
-            Err(unknown) => {
-                let reason = Reason::MarkedUnknown(mark.clone(), unknown.clone());
-                findings.push(finding(&mark, Code::Unavailable, reason));
-            }
+            Err(unknown) => found.findings.push(not_known(&mark, unknown.clone())),
         }
     }
 }
@@ -104,8 +99,20 @@ pub fn advise(review: &Review<'_>) -> Verdict {
     Verdict::about(About::of(kind, new), found)
 }
 
-fn finding(mark: &Mark, code: Code, reason: Reason) -> Finding {
-    Finding { guard: Guard::Labels, code, reason, lift: Some(Lift::of_mark(mark)) }
+fn finding(mark: &Mark, reason: Reason) -> Finding {
+    Finding { guard: Guard::Labels, code: Code::Forbidden, reason, lift: Some(Lift::of_mark(mark)) }
+}
+
+fn not_known(mark: &Mark, unknown: Unknown) -> Finding {
+    let reason = Reason::MarkedUnknown(mark.clone(), unknown);
+    Finding::unknown(Guard::Labels, reason, Some(Lift::of_mark(mark)))
+}
+
+/// The group of a definition's custom resources, if it is not searched: then nobody knows whether there are any.
+pub(super) fn group_not_searched(subject: &Subject<'_>, world: &impl World) -> Option<String> {
+    // A definition that can't be read is refused by what reads it.
+    let definition = subject.kind.is_definition().then(|| subject.object.definition().ok()).flatten()?;
+    (!world.is_searched(&definition.group)).then_some(definition.group)
 }
 
 /// What would go with the subject; `None` where nobody can tell for its kind.

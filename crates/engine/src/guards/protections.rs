@@ -9,7 +9,7 @@
 
 use palisade_api::protection::{Action, Mode, Rule};
 
-use crate::guards::labels::held;
+use crate::guards::labels::{group_not_searched, held};
 use crate::object::Metadata;
 use crate::review::{Subject, User};
 use crate::verdict::{Code, Finding, Found, Guard, Lift, Matched, Reason, Ruled, Warning};
@@ -86,7 +86,8 @@ async fn answer(
     let concerned: Vec<&Rule> =
         selecting.into_iter().filter(|rule| !rule.exempt.cover(&user.name, groups())).collect();
     let cascading = concerned.iter().any(|rule| rule.mode == Mode::Cascading);
-    let held = if cascading { held(subject, world).await } else { None };
+    let not_searched = if cascading { group_not_searched(subject, world) } else { None };
+    let held = if cascading && not_searched.is_none() { held(subject, world).await } else { None };
     // Of several rules of one protection, one is enough.
     let mut seen: Vec<&str> = Vec::new();
     for rule in concerned {
@@ -96,6 +97,10 @@ async fn answer(
         let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
         let outcome = match (rule.mode, &held) {
             (Mode::Always, _) => Ok(Vec::new()),
+            (Mode::Cascading, None) if not_searched.is_some() => {
+                found.not_searched(not_searched.clone());
+                continue;
+            }
             (Mode::Cascading, None) => {
                 // It protects from no deletion, and so from no change of labels.
                 if event == Event::Deletion {
@@ -114,15 +119,17 @@ async fn answer(
                     Event::Deletion => Reason::Ruled(ruled, held),
                     Event::LabelChange => Reason::Unselected(ruled, held),
                 };
-                found.findings.push(finding(rule, user, Code::Forbidden, reason));
+                found.findings.push(Finding {
+                    guard: Guard::Protections,
+                    code: Code::Forbidden,
+                    reason,
+                    lift: Some(exempting(rule, user)),
+                });
             }
             (Action::Deny, Err(unknown)) => {
-                found.findings.push(finding(
-                    rule,
-                    user,
-                    Code::Unavailable,
-                    Reason::RuledUnknown(ruled, unknown),
-                ));
+                let lift = Some(exempting(rule, user));
+                let reason = Reason::RuledUnknown(ruled, unknown);
+                found.findings.push(Finding::unknown(Guard::Protections, reason, lift));
             }
             (Action::Warn, _) => found.warnings.push(match event {
                 Event::Deletion => Warning::Ruled(ruled),
@@ -155,7 +162,6 @@ async fn selecting<'a>(
     Ok(selecting)
 }
 
-fn finding(rule: &Rule, user: &User<'_>, code: Code, reason: Reason) -> Finding {
-    let lift = Lift::Command(rule.exempting.command(&rule.protection, &user.name));
-    Finding { guard: Guard::Protections, code, reason, lift: Some(lift) }
+fn exempting(rule: &Rule, user: &User<'_>) -> Lift {
+    Lift::Command(rule.exempting.command(&rule.protection, &user.name))
 }

@@ -2,6 +2,7 @@
 
 use super::{NAMES_SHOWN, not_known, subject};
 use crate::order::{Deadlock, Own};
+use crate::rights::MissingRights;
 use crate::verdict::{About, Blocker, LeftBehind, Needed, Parting, Reason, Verdict};
 use crate::world::{Count, Holders};
 
@@ -30,10 +31,8 @@ pub(super) fn refusal(verdict: &Verdict, about: &About) -> Option<String> {
             }
             Reason::ServesUnknown(unknown) => {
                 let why = not_known(unknown);
-                return Some(format!(
-                    "{} must outlive its provider: {why}. Try again later.",
-                    subject(about)
-                ));
+                let step = if unknown.missing.is_some() { "" } else { " Try again later." };
+                return Some(format!("{} must outlive its provider: {why}.{step}", subject(about)));
             }
             _ => return None,
         };
@@ -53,12 +52,14 @@ pub(super) fn refusal(verdict: &Verdict, about: &About) -> Option<String> {
         format!("{} {must} outlive what depends on {it}: {}.", subject(about), because.join("; "));
     let deadlock = needed.iter().find_map(|needed| needed.deadlock.as_ref());
     let step = match deadlock {
-        Some(deadlock) => endless(deadlock),
-        None if needed.is_empty() => "Try again later".to_owned(),
-        None => first(needed.iter().flat_map(|needed| &needed.blockers)).to_owned(),
+        Some(deadlock) => format!("{}; ", endless(deadlock)),
+        // The next sentence says what is missing.
+        None if needed.is_empty() && MissingRights::of(verdict).is_some() => String::new(),
+        None if needed.is_empty() => "Try again later; ".to_owned(),
+        None => format!("{}; ", first(needed.iter().flat_map(|needed| &needed.blockers))),
     };
     let (shows, services) = (if services.len() == 1 { "shows" } else { "show" }, services.join(" "));
-    Some(format!("{must_outlive} {step}; kubectl get crit {services} -o yaml {shows} what is left."))
+    Some(format!("{must_outlive} {step}kubectl get crit {services} -o yaml {shows} what is left."))
 }
 
 /// What to do about what is in the way.

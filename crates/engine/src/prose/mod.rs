@@ -5,12 +5,14 @@
 
 mod components;
 mod critical;
+mod rights;
 
 use std::borrow::Cow;
 
 use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::pod::Loss;
+use crate::rights::MissingRights;
 use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Lifted, Reason, Ruled, Verdict, Warning};
 use crate::world::{Census, Standing, Throttled, Unknown};
 
@@ -54,11 +56,16 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
         text.push_str(" This change of its labels would end that.");
     }
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
+    let waits = |finding: &&Finding| !matches!(finding.lift, Some(Lift::Grant(_)));
     let steps: Option<Vec<String>> =
-        verdict.findings.iter().map(|finding| first_step(about, finding)).collect();
+        verdict.findings.iter().filter(waits).map(|finding| first_step(about, finding)).collect();
     if let Some(step) = steps.as_ref().and_then(|steps| steps.first()).filter(|_| !says_what_to_do) {
         text.push(' ');
         text.push_str(step);
+    }
+    if let Some(missing) = MissingRights::of(verdict) {
+        text.push(' ');
+        text.push_str(&rights::sentence(&missing));
     }
     let commands = lifting(about, verdict.findings.iter().filter_map(|finding| finding.lift.as_ref()));
     if !commands.is_empty() {
@@ -199,6 +206,7 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             let why: String = unreadable.why.chars().take(WHY_SHOWN).collect();
             format!("{}: its {} could not be looked at ({why})", subject(about), unreadable.resource())
         }
+        Warning::NotSearched(groups) => rights::not_searched(about, groups),
         Warning::InTemplate(mark) => format!(
             "{}: {} in its template is copied to all that is made from it: people can't delete those, controllers can. To \
              protect it, set the label on its own metadata",
@@ -231,6 +239,7 @@ pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> 
     let mut labels: Vec<&str> = Vec::new();
     let mut annotations: Vec<&str> = Vec::new();
     let mut others: Vec<String> = Vec::new();
+    let mut missing: Vec<&MissingRights> = Vec::new();
     for lift in lifts {
         let (keys, key) = match lift {
             Lift::RemoveLabel(key) => (&mut labels, key),
@@ -245,6 +254,10 @@ pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> 
             }
             Lift::Commands(commands) => {
                 others.extend(commands.iter().cloned());
+                continue;
+            }
+            Lift::Grant(rights) => {
+                missing.push(rights);
                 continue;
             }
         };
@@ -268,6 +281,7 @@ pub fn lifting<'a>(about: &About, lifts: impl IntoIterator<Item = &'a Lift>) -> 
     if !annotations.is_empty() {
         commands.push(command("annotate", &annotations));
     }
+    others.extend(MissingRights::all(missing).iter().flat_map(rights::granting));
     for other in others {
         if !commands.contains(&other) {
             commands.push(other);

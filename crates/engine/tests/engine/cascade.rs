@@ -239,6 +239,7 @@ fn without_widgets(is_broken: bool, protections: &[(&str, serde_json::Value)]) -
         kind: Some(("Widget".to_owned(), "widgets".to_owned())),
         why: "500: its conversion webhook does not answer".to_owned(),
         is_broken,
+        missing: None,
     };
     Given { unreadable: vec![widgets], ..Given::protected(protections) }
 }

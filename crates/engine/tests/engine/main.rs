@@ -9,4 +9,5 @@ mod critical;
 mod flow;
 mod labels;
 mod protections;
+mod search_groups;
 mod world;

@@ -8,6 +8,7 @@ use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Service, Target};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
+use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{
     About, Action, Answer, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects, Holders,
     Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents,
@@ -32,6 +33,10 @@ pub(crate) struct Given {
     pub(crate) objects: Answer<Vec<(&'static str, String)>>,
     /// The kinds that a search can't list.
     pub(crate) unreadable: Vec<UnreadableKind>,
+    /// `--search-groups`
+    pub(crate) searched: SearchGroups,
+    /// The groups that a search leaves out.
+    pub(crate) not_searched: Vec<String>,
     pub(crate) services: Answer<Vec<Critical>>,
     /// Who carries a finalizer.
     pub(crate) holders: BTreeMap<&'static str, Answer<Holders>>,
@@ -63,6 +68,8 @@ impl Default for Given {
             namespaces: BTreeMap::new(),
             objects: Ok(Vec::new()),
             unreadable: Vec::new(),
+            searched: SearchGroups::default(),
+            not_searched: Vec::new(),
             services: Ok(Vec::new()),
             holders: BTreeMap::new(),
             present: BTreeMap::new(),
@@ -100,6 +107,9 @@ impl World for Given {
     async fn instances(&self, _: &Definition) -> Answer<Census> {
         self.instances.clone()
     }
+    fn is_searched(&self, group: &str) -> bool {
+        self.searched.contain(group)
+    }
     fn protections(&self) -> &Protections {
         &self.protections
     }
@@ -120,7 +130,11 @@ impl World for Given {
         _: Place<'_>,
         judge: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
-        let mut search = Search { unreadable: self.unreadable.clone(), ..Search::default() };
+        let mut search = Search {
+            unreadable: self.unreadable.clone(),
+            not_searched: self.not_searched.clone(),
+            ..Search::default()
+        };
         for (of, json) in self.objects.clone()? {
             // As a list shows it: metadata only.
             let whole: Value = serde_json::from_str(&json).unwrap();

@@ -59,7 +59,7 @@ impl Controllers {
         let (carried_tx, carried) = watch::channel(Carried::default());
         let (sighted_tx, sighted) = watch::channel((!self.gates.component_protection).then(Sighted::default));
         self.keep_policies(args, &leadership, &carried);
-        self.keep_components(&leadership, &carried, sighted_tx);
+        self.keep_components(args, &leadership, &carried, sighted_tx);
         let Self { client, gates, watches, certificates, certificate, metrics, .. } = self;
         let election = tokio::spawn({
             let (client, namespace, identity) = (client.clone(), args.namespace.clone(), identity());
@@ -75,6 +75,7 @@ impl Controllers {
             let (discovery, policies) = (watches.discovery.clone(), watches.policies.clone());
             tokio::spawn(watch_ancestors(
                 client.clone(),
+                Arc::new(args.search_groups.clone()),
                 discovery,
                 policies,
                 leading(leadership.clone()),
@@ -124,6 +125,7 @@ impl Controllers {
 
     fn keep_components(
         &self,
+        args: &RunArgs,
         leadership: &watch::Receiver<Leadership>,
         carried: &watch::Receiver<Carried>,
         sighted: watch::Sender<Option<Sighted>>,
@@ -140,10 +142,12 @@ impl Controllers {
                 sighted: sighted.subscribe(),
                 discovery: watches.discovery.clone(),
                 carried: carried.clone(),
+                groups: args.search_groups.clone(),
             },
         ));
         tokio::spawn(watch_components(
             client.clone(),
+            Arc::new(args.search_groups.clone()),
             watches.guarded.clone(),
             watches.discovery.clone(),
             leading(leadership.clone()),
@@ -199,7 +203,7 @@ impl Controllers {
             ));
         }
         if gates.critical_service {
-            let dependents = Arc::new(Dependents::default());
+            let dependents = Arc::new(Dependents::new(args.search_groups.clone()));
             tokio::spawn(watch_dependents(
                 client.clone(),
                 dependents.clone(),
@@ -214,6 +218,7 @@ impl Controllers {
                     services: watches.services.clone(),
                     dependents,
                     carried: carried.clone(),
+                    groups: args.search_groups.clone(),
                     own_namespace: args.namespace.clone(),
                 },
             ));
@@ -225,6 +230,7 @@ impl Controllers {
                 policies: watches.policies.clone(),
                 discovery: watches.discovery.clone(),
                 carried: carried.clone(),
+                groups: args.search_groups.clone(),
             },
         ));
         tokio::spawn({

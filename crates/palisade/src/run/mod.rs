@@ -12,11 +12,13 @@ use std::time::Duration;
 use palisade_admission::{
     Door, Metrics, Recorded, Serving, ServingCertificate, Told, router, serve, serve_admin,
 };
+use palisade_api::components::druid;
 use palisade_api::gates::FeatureGates;
+use palisade_api::names;
 use palisade_cluster::budgets::Budgets;
 use palisade_cluster::flow::Flows;
 use palisade_cluster::sync;
-use palisade_cluster::{Entry, Ledger, Live, SEARCHES};
+use palisade_cluster::{Discovery, Entry, Ledger, Live, SEARCHES, Searching};
 use palisade_controllers::certificates::Certificates;
 use palisade_controllers::components::Refusals;
 use palisade_controllers::critical::Partings;
@@ -64,13 +66,21 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
 
     let flows = Flows::new(client.clone(), count(&metrics));
     let watches = Watches::start(&client, gates, flows.clone(), etcd_components(&args));
-    let budgets =
-        Budgets::new(client.clone(), watches.budgets.clone(), watches.discovery.clone(), count(&metrics));
+    let searching = Arc::new(searching(&args)?);
+    tokio::spawn(tell_unserved_groups(watches.discovery.clone(), searching.clone()));
+    let budgets = Budgets::new(
+        client.clone(),
+        watches.budgets.clone(),
+        watches.discovery.clone(),
+        searching.clone(),
+        count(&metrics),
+    );
     let ledger = Arc::new(Ledger { budgets, flows });
     let tally = Arc::new(Tally::default());
     let settings = engine::Settings { own_namespace: args.namespace.clone(), gates };
     let live = Live::new(client.clone(), known_protections(watches.policies.clone()))
         .with_progress(watches.progress.clone())
+        .with_searching(searching)
         .with_search_clients(connect_searches(&args.cluster, SEARCHES).await?)
         .with_ledger(ledger.clone())
         .with_services(watches.services.clone())
@@ -124,6 +134,27 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     sync::send(&serving_tx, Serving::Closed);
     let _ = tokio::join!(server, admin, election);
     Ok(())
+}
+
+/// What is searched, and as whom.
+fn searching(args: &RunArgs) -> Result<Searching, Error> {
+    let groups = args.search_groups.clone();
+    if args.enable_etcd_components_webhook && !groups.contain(druid::GROUP) {
+        let group = druid::GROUP;
+        return Err(format!("--enable-etcd-components-webhook needs {group} in --search-groups").into());
+    }
+    Ok(Searching { groups, account: Some(format!("{}:{}", args.namespace, names::PALISADE)) })
+}
+
+/// Says which groups of `--search-groups` are not served: one of them may be mistyped.
+async fn tell_unserved_groups(mut discovery: watch::Receiver<Option<Discovery>>, searching: Arc<Searching>) {
+    let Ok(served) = discovery.wait_for(Option::is_some).await.map(|served| served.clone()) else { return };
+    let served = served.map(|served| served.resources).unwrap_or_default();
+    for group in searching.groups.named().into_iter().flatten() {
+        if !served.iter().any(|served| served.group == group) {
+            tracing::warn!(group, "--search-groups names a group that is not served");
+        }
+    }
 }
 
 /// Counts what the ledger does.

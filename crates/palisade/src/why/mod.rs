@@ -23,7 +23,7 @@ use palisade_api::names;
 use palisade_cluster::budgets::{Budgets, Index, snapshot};
 use palisade_cluster::components::Guarded;
 use palisade_cluster::flow::Flows;
-use palisade_cluster::{Discovery, Ledger, Live, Served, discover, list_protections, segment};
+use palisade_cluster::{Discovery, Ledger, Live, Searching, Served, discover, list_protections, segment};
 use palisade_engine::{
     Action, Code, Expects, Kind, Object, Review, Settings, Subject, User, Verdict, decide, prose,
 };
@@ -211,7 +211,11 @@ impl Questions<'_> {
         let built_in = published.etcd.as_ref().map(|etcd| Arc::new(etcd.components()));
         let guarded = Guarded { built_in, ..Guarded::default() };
         let (_guarded, guarded) = watch::channel(Some(guarded));
-        let mut live = Live::new(client.clone(), move || protections.clone()).with_components(guarded);
+        // Who asks here may lack rights that the replicas have, so that nobody is told to grant them.
+        let searching = Arc::new(Searching { groups: published.search_groups.clone(), account: None });
+        let mut live = Live::new(client.clone(), move || protections.clone())
+            .with_components(guarded)
+            .with_searching(searching.clone());
         if asked.served.group.is_empty() && asked.served.kind == "Pod" {
             let index = if gates.pod_unavailable_budget {
                 seen(
@@ -237,7 +241,7 @@ impl Questions<'_> {
                 flows.switch_off();
             }
             let (_sender, discovery) = watch::channel(Some(discovery));
-            let budgets = Budgets::new(client.clone(), Arc::new(index), discovery, |_| {});
+            let budgets = Budgets::new(client.clone(), Arc::new(index), discovery, searching, |_| {});
             live = live.with_ledger(Arc::new(Ledger { budgets, flows }));
         }
         let review = Review {

@@ -72,7 +72,7 @@ pub(crate) fn alone(test: impl AsyncFnOnce(&mut Cluster)) {
     RUNTIME.block_on(async {
         let mut cluster = CLUSTER.get_or_init(start).await.write().await;
         test(&mut cluster).await;
-        cluster.mend().await;
+        cluster.revive().await;
     });
 }
 
@@ -83,6 +83,20 @@ pub(crate) fn separate(name: &str, test: impl AsyncFnOnce(&mut Cluster)) {
         let folder = workspace().join("target").join(format!("e2e-{name}"));
         let plane = ControlPlane::start(&assets, &folder).await.expect("a control plane");
         let options = PalisadeOptions { binary: palisade_binary(), replicas: 1, args: Vec::new() };
+        let palisade = Palisade::start(&plane, options).await.expect("Palisade");
+        let client = plane.client().await.expect("a client");
+        test(&mut Cluster { plane, palisade, client }).await;
+    });
+}
+
+/// The same with two replicas that are told more, and with an audit log of what they ask for.
+pub(crate) fn separate_with(name: &str, args: &[&str], test: impl AsyncFnOnce(&mut Cluster)) {
+    RUNTIME.block_on(async {
+        let assets = Assets::locate().expect("the control plane's binaries");
+        let folder = workspace().join("target").join(format!("e2e-{name}"));
+        let plane = ControlPlane::start_audited(&assets, &folder).await.expect("a control plane");
+        let args = args.iter().map(|&word| word.to_owned()).collect();
+        let options = PalisadeOptions { binary: palisade_binary(), replicas: 2, args };
         let palisade = Palisade::start(&plane, options).await.expect("Palisade");
         let client = plane.client().await.expect("a client");
         test(&mut Cluster { plane, palisade, client }).await;
@@ -218,7 +232,8 @@ impl Cluster {
         answer
     }
 
-    async fn mend(&mut self) {
+    /// Starts replicas again that ended, and waits until all are ready.
+    pub(crate) async fn revive(&mut self) {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         self.palisade.revive().expect("replicas start again");
         self.palisade.wait_ready().await.expect("replicas become ready again");

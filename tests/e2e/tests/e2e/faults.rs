@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use palisade_testkit::wait_until;
 
-use crate::cluster::{Cluster, SOON, allowed, alone, denied};
+use crate::cluster::{Cluster, SOON, allowed, alone, denied, lifting};
 
 const LABEL: &str = "policy.kruise.io/delete-protection";
 
@@ -118,12 +118,13 @@ fn what_palisade_may_not_ask_is_refused_and_says_so() {
                 .kubectl(&format!("delete namespace {ns} --dry-run=server"))
                 .await
                 .err
-                .contains("(ServiceUnavailable)")
+                .contains("(Forbidden)")
         });
         assert!(refused.await);
         let said = cluster.kubectl(&format!("delete namespace {ns}")).await;
-        denied(&said, "ServiceUnavailable", "its active pods could not be found out (403: pods is forbidden");
-        assert!(said.err.contains("Try again later. To lift it: kubectl label namespace"), "{said:?}");
+        denied(&said, "Forbidden", "its active pods could not be found out (403: pods is forbidden");
+        assert!(said.err.contains("Palisade may not list configmaps, "), "{said:?}");
+        assert!(lifting(&said).contains("--serviceaccount=palisade-system:palisade"), "{said:?}");
         cluster.apply(&binding).await;
         cluster.apply(&instances).await;
         let allowed_again = wait_until(SOON, || async {

@@ -35,6 +35,7 @@ mod port;
 mod protections;
 mod refusals;
 mod registration;
+mod search_groups;
 mod server;
 mod standstill;
 mod uninstall;
