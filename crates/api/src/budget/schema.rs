@@ -25,10 +25,10 @@ pub fn definition() -> Value {
             r".metadata.labels.palisade\.dev/generated",
             "Whether annotations of its workload asked for it",
         ),
+        enforced("Whether the API server asks about its pods"),
         age(),
         wide(column("Max-Unavailable", "string", ".spec.maxUnavailable", "How many may be unavailable")),
         wide(column("Min-Available", "string", ".spec.minAvailable", "How many must stay available")),
-        wide(enforced("Whether the API server asks about its pods")),
     ];
     Definition {
         group: GROUP,

@@ -18,6 +18,7 @@ pub fn definition() -> Value {
             "Whether nothing depends on it any more",
         ),
         column("Blocking", "integer", ".status.blocking", "How many objects are in the way"),
+        enforced("Whether the API server asks about deletions of the provider"),
         age(),
         wide(column("Kind", "string", ".spec.provider.resource", "The resource of the provider")),
         wide(column(
@@ -32,7 +33,6 @@ pub fn definition() -> Value {
             ".spec.deletionMode",
             "What becomes of the provider while something is in the way",
         )),
-        wide(enforced("Whether the API server asks about deletions of the provider")),
     ];
     Definition {
         group: GROUP,

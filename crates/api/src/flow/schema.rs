@@ -27,6 +27,7 @@ pub fn definition() -> Value {
             "Deletions beyond a limit in the last hour",
         ),
         column("Action", "string", ".spec.action", "What becomes of a deletion beyond a limit"),
+        enforced("Whether the API server asks about deletions of pods"),
         age(),
         wide(column(
             "Tripped",
@@ -34,7 +35,6 @@ pub fn definition() -> Value {
             r#".status.conditions[?(@.type=="Tripped")].status"#,
             "Whether deletions are beyond a limit now",
         )),
-        wide(enforced("Whether the API server asks about deletions of pods")),
     ];
     Definition {
         group: GROUP,

@@ -633,7 +633,10 @@ fn the_columns_tell_how_it_stands() {
         numbers(cluster, ns, "web", (1, 2, 1, 2)).await;
         let shown = cluster.must(&format!("get pub -n {ns}")).await;
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[0], ["NAME", "ALLOWED", "AVAILABLE", "DESIRED", "TOTAL", "GENERATED", "AGE"]);
+        assert_eq!(
+            rows[0],
+            ["NAME", "ALLOWED", "AVAILABLE", "DESIRED", "TOTAL", "GENERATED", "ENFORCED", "AGE"]
+        );
         assert_eq!(rows[1][..5], ["web", "1", "2", "1", "2"]);
     });
 }

@@ -759,7 +759,10 @@ fn the_status_follows_what_it_is_about() {
             .await;
         let table = cluster.must(&format!("get crit {service}")).await;
         let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(lines.next().expect("a header"), ["NAME", "PROVIDER", "SATISFIED", "BLOCKING", "AGE"]);
+        assert_eq!(
+            lines.next().expect("a header"),
+            ["NAME", "PROVIDER", "SATISFIED", "BLOCKING", "ENFORCED", "AGE"]
+        );
         assert_eq!(lines.next().expect("a row")[..4], [service, &format!("{ns}/provider"), "False", "1"]);
         for name in ["a", "b"] {
             cluster.apply(&scene.instance(name)).await;

@@ -433,11 +433,11 @@ fn it_tells_when_a_limit_is_reached_and_when_there_is_room_again() {
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             rows[0],
-            ["NAME", "USED", "INTERVAL", "REFUSED-1H", "ACTION", "AGE", "TRIPPED", "ENFORCED"]
+            ["NAME", "USED", "INTERVAL", "REFUSED-1H", "ACTION", "ENFORCED", "AGE", "TRIPPED"]
         );
         assert_eq!(
-            (&rows[1][..5], &rows[1][6..]),
-            (&[ns.as_str(), "2/2", "12s", "1", "Deny"][..], &["True", "True"][..])
+            (&rows[1][..6], &rows[1][7..]),
+            (&[ns.as_str(), "2/2", "12s", "1", "Deny", "True"][..], &["True"][..])
         );
         cluster.eventually_prints(&condition("Tripped"), |out| out == "False").await;
         let recovered = wait_until(EVENTUALLY, || async { said().await.len() == 2 });
