@@ -3,6 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::versions::PolicyKind;
+
+/// The word in a webhook's path before the word of a gate that is off.
+pub const DISABLED: &str = "disabled";
+
 /// Which guards are switched on. All are, unless told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are switches")]
@@ -41,24 +46,69 @@ pub struct FeatureGate {
     on: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
-    ResourcesDeletionProtection,
+/// A feature that can be turned off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gate {
     CascadeProtection,
-    PodUnavailableBudget,
-    PodDeletionFlowControl,
-    CriticalService,
     ComponentProtection,
+    CriticalService,
+    PodDeletionFlowControl,
+    PodUnavailableBudget,
+    ResourcesDeletionProtection,
 }
 
-const KNOWN: &[(&str, Gate)] = &[
-    ("CascadeProtection", Gate::CascadeProtection),
-    ("ComponentProtection", Gate::ComponentProtection),
-    ("CriticalService", Gate::CriticalService),
-    ("PodDeletionFlowControl", Gate::PodDeletionFlowControl),
-    ("PodUnavailableBudget", Gate::PodUnavailableBudget),
-    ("ResourcesDeletionProtection", Gate::ResourcesDeletionProtection),
-];
+impl Gate {
+    /// Every gate, by name.
+    pub const ALL: [Self; 6] = [
+        Self::CascadeProtection,
+        Self::ComponentProtection,
+        Self::CriticalService,
+        Self::PodDeletionFlowControl,
+        Self::PodUnavailableBudget,
+        Self::ResourcesDeletionProtection,
+    ];
+
+    /// The name in the flag.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CascadeProtection => "CascadeProtection",
+            Self::ComponentProtection => "ComponentProtection",
+            Self::CriticalService => "CriticalService",
+            Self::PodDeletionFlowControl => "PodDeletionFlowControl",
+            Self::PodUnavailableBudget => "PodUnavailableBudget",
+            Self::ResourcesDeletionProtection => "ResourcesDeletionProtection",
+        }
+    }
+
+    /// The word in the path of a webhook. The API server takes no capital letters there.
+    pub fn word(self) -> String {
+        self.name().to_lowercase()
+    }
+
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|gate| gate.word() == word)
+    }
+
+    /// The kind of policy that refuses nothing while the gate is off.
+    pub fn policies(self) -> Option<PolicyKind> {
+        match self {
+            Self::CascadeProtection => None,
+            Self::ComponentProtection => Some(PolicyKind::ComponentProtection),
+            Self::CriticalService => Some(PolicyKind::CriticalService),
+            Self::PodDeletionFlowControl => Some(PolicyKind::FlowControl),
+            Self::PodUnavailableBudget => Some(PolicyKind::Budget),
+            Self::ResourcesDeletionProtection => Some(PolicyKind::Protection),
+        }
+    }
+
+    /// That it is off, and how to turn it on.
+    pub fn off_message(self) -> String {
+        let name = self.name();
+        format!(
+            "feature gate {name} is off; to turn it on, start palisade run with --feature-gates={name}=true"
+        )
+    }
+}
 
 impl FeatureGates {
     /// The defaults with the given choices made, later ones winning.
@@ -76,21 +126,31 @@ impl FeatureGates {
         }
         gates
     }
+
+    /// Whether a feature is turned on.
+    pub fn is_on(self, gate: Gate) -> bool {
+        match gate {
+            Gate::ResourcesDeletionProtection => self.resources_deletion_protection,
+            Gate::CascadeProtection => self.cascade_protection,
+            Gate::PodUnavailableBudget => self.pod_unavailable_budget,
+            Gate::PodDeletionFlowControl => self.pod_deletion_flow_control,
+            Gate::CriticalService => self.critical_service,
+            Gate::ComponentProtection => self.component_protection,
+        }
+    }
+
+    /// The features that are turned off.
+    pub fn off(self) -> impl Iterator<Item = Gate> {
+        Gate::ALL.into_iter().filter(move |gate| !self.is_on(*gate))
+    }
 }
 
 /// All of them, as the flag takes them.
 impl fmt::Display for FeatureGates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, (name, gate)) in KNOWN.iter().enumerate() {
-            let on = match gate {
-                Gate::ResourcesDeletionProtection => self.resources_deletion_protection,
-                Gate::CascadeProtection => self.cascade_protection,
-                Gate::PodUnavailableBudget => self.pod_unavailable_budget,
-                Gate::PodDeletionFlowControl => self.pod_deletion_flow_control,
-                Gate::CriticalService => self.critical_service,
-                Gate::ComponentProtection => self.component_protection,
-            };
-            write!(f, "{}{name}={on}", if number == 0 { "" } else { "," })?;
+        for (number, gate) in Gate::ALL.into_iter().enumerate() {
+            let separator = if number == 0 { "" } else { "," };
+            write!(f, "{separator}{}={}", gate.name(), self.is_on(gate))?;
         }
         Ok(())
     }
@@ -112,8 +172,7 @@ impl fmt::Display for FeatureGateError {
             Self::Unknown(name) => write!(f, "there is no feature gate \"{name}\"")?,
         }
         write!(f, "; the known gates are:")?;
-        let known: Vec<String> =
-            KNOWN.iter().map(|(name, _)| format!("{name}=true|false (default true)")).collect();
+        let known = Gate::ALL.map(|gate| format!("{}=true|false (default true)", gate.name()));
         write!(f, " {}", known.join(", "))
     }
 }
@@ -138,9 +197,9 @@ impl FromStr for FeatureGate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, value) = text.split_once('=').ok_or_else(|| FeatureGateError::Form(text.to_owned()))?;
-        let (_, gate) = KNOWN
-            .iter()
-            .find(|(known, _)| *known == name.trim())
+        let gate = Gate::ALL
+            .into_iter()
+            .find(|gate| gate.name() == name.trim())
             .ok_or_else(|| FeatureGateError::Unknown(name.trim().to_owned()))?;
         // Kubernetes reads the values with Go's strconv.ParseBool.
         let on = match value.trim() {
@@ -148,7 +207,7 @@ impl FromStr for FeatureGate {
             "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
             _ => return Err(FeatureGateError::Form(text.to_owned())),
         };
-        Ok(Self { gate: *gate, on })
+        Ok(Self { gate, on })
     }
 }
 
@@ -166,6 +225,20 @@ mod tests {
             let again: FeatureGateList = gates.to_string().parse().unwrap();
             assert_eq!(FeatureGates::chosen(&again.0), gates, "{gates}");
         }
+    }
+
+    #[test]
+    fn each_gate_is_turned_off_by_its_name_and_known_by_its_word() {
+        for gate in Gate::ALL {
+            let choice: FeatureGate = format!("{}=false", gate.name()).parse().unwrap();
+            let gates = FeatureGates::chosen([&choice]);
+            assert_eq!(gates.off().collect::<Vec<_>>(), [gate]);
+            assert_eq!(Gate::of_word(&gate.word()), Some(gate));
+            assert!(gate.word().bytes().all(|byte| byte.is_ascii_lowercase()), "{}", gate.word());
+        }
+        let mut kinds: Vec<PolicyKind> = Gate::ALL.into_iter().filter_map(Gate::policies).collect();
+        kinds.sort();
+        assert_eq!(kinds, PolicyKind::ALL, "every kind of policy has a gate");
     }
 
     #[test]

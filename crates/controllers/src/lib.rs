@@ -6,6 +6,7 @@
 //! budgets       the status of PodUnavailableBudgets
 //! components    the status of ComponentProtections
 //! critical      the status of CriticalServices
+//! disabled      the status of policies whose feature is off
 //! events        Events about what was refused
 //! flow          the status of PodDeletionFlowControls
 //! certificates  the authority and the serving certificate, in a Secret that all replicas share
@@ -21,6 +22,7 @@ pub mod certificates;
 pub mod components;
 mod conditions;
 pub mod critical;
+pub mod disabled;
 pub mod events;
 pub mod flow;
 pub mod generated;

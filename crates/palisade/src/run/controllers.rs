@@ -20,7 +20,7 @@ use palisade_controllers::leadership::{self, Leadership};
 use palisade_controllers::protections::{self, Tally};
 use palisade_controllers::published::keep as keep_published;
 use palisade_controllers::registration::{self, Carried, Endpoint, FailurePolicy, Inputs, Probe, Registered};
-use palisade_controllers::{budgets, critical, generated};
+use palisade_controllers::{budgets, critical, disabled, generated};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -165,6 +165,9 @@ impl Controllers {
         carried: &watch::Receiver<Carried>,
     ) {
         let Self { client, gates, watches, ledger, tally, metrics, .. } = self;
+        tokio::spawn(disabled::keep_status(client.clone(), *gates, leading(leadership.clone())));
+        let Ledger { budgets, flows } = &**ledger;
+        let expiry = args.reservation_expiry.unsigned_abs();
         if gates.pod_unavailable_budget {
             tokio::spawn(generated::keep(
                 client.clone(),
@@ -178,13 +181,11 @@ impl Controllers {
                     })
                 },
             ));
+            tokio::spawn(budgets::keep_status(
+                budgets.clone(),
+                budgets::Inputs { leadership: leadership.clone(), carried: carried.clone(), expiry },
+            ));
         }
-        let Ledger { budgets, flows } = &**ledger;
-        let expiry = args.reservation_expiry.unsigned_abs();
-        tokio::spawn(budgets::keep_status(
-            budgets.clone(),
-            budgets::Inputs { leadership: leadership.clone(), carried: carried.clone(), expiry },
-        ));
         if gates.pod_deletion_flow_control {
             tokio::spawn(watch_departures(client.clone(), flows.clone(), leading(leadership.clone())));
             tokio::spawn(flow::keep_status(
@@ -223,20 +224,22 @@ impl Controllers {
                 },
             ));
         }
-        tokio::spawn(protections::keep_status(
-            client.clone(),
-            protections::Inputs {
-                leadership: leadership.clone(),
-                policies: watches.policies.clone(),
-                discovery: watches.discovery.clone(),
-                carried: carried.clone(),
-                groups: args.search_groups.clone(),
-            },
-        ));
-        tokio::spawn({
-            let (client, tally, policies) = (client.clone(), tally.clone(), watches.policies.clone());
-            async move { protections::keep_counts(client, &tally, policies).await }
-        });
+        if gates.resources_deletion_protection {
+            tokio::spawn(protections::keep_status(
+                client.clone(),
+                protections::Inputs {
+                    leadership: leadership.clone(),
+                    policies: watches.policies.clone(),
+                    discovery: watches.discovery.clone(),
+                    carried: carried.clone(),
+                    groups: args.search_groups.clone(),
+                },
+            ));
+            tokio::spawn({
+                let (client, tally, policies) = (client.clone(), tally.clone(), watches.policies.clone());
+                async move { protections::keep_counts(client, &tally, policies).await }
+            });
+        }
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let client = connect(&args.cluster).await?;
     let metrics = Arc::new(Metrics::default());
     let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
+    tell_what_is_off(&args, gates);
     let (serving_tx, serving) = watch::channel(Serving::Open);
     let (ready_tx, ready) = watch::channel(Err("starting".to_owned()));
 
@@ -154,6 +155,18 @@ async fn tell_unserved_groups(mut discovery: watch::Receiver<Option<Discovery>>,
         if !served.iter().any(|served| served.group == group) {
             tracing::warn!(group, "--search-groups names a group that is not served");
         }
+    }
+}
+
+/// Says in the log what the flags turn off.
+fn tell_what_is_off(args: &RunArgs, gates: FeatureGates) {
+    for gate in gates.off() {
+        tracing::warn!(gate = gate.name(), "a feature is off: it refuses nothing");
+    }
+    if args.enable_etcd_components_webhook && !gates.component_protection {
+        tracing::warn!(
+            "--enable-etcd-components-webhook has no effect: feature gate ComponentProtection is off"
+        );
     }
 }
 
