@@ -11,9 +11,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
+use palisade_api::gates::{DISABLED, Gate};
 use palisade_api::versions::{AT, PolicyKind, PolicyVersions};
 use palisade_cluster::{Behind, Live, LiveWorld};
-use palisade_engine::{Action, Expects, Settings, Verdict, World, advise, decide};
+use palisade_engine::{Action, Expects, Settings, Verdict, World, advise, decide, warn_of_disabled};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field};
@@ -156,6 +157,8 @@ struct Asked {
     as_owner: bool,
     /// A label is set where it is worth a warning, and nothing is to be decided.
     for_advice: bool,
+    /// The feature that is off for what is asked about. Whoever asks is told, and nothing is decided.
+    disabled: Option<Gate>,
     /// There are budgets, flow controls or critical services for it, also if this replica does not know of one yet.
     expects: Expects,
     /// The kinds of policies that it is asked for. They must be known, or the answer would be that there are none.
@@ -177,6 +180,10 @@ impl Asked {
             let said = match word {
                 AT => {
                     asked.versions = PolicyVersions::read(words.next()?)?;
+                    continue;
+                }
+                DISABLED => {
+                    asked.disabled = Some(Gate::of_word(words.next()?)?);
                     continue;
                 }
                 // Labels are in the review itself, and policies that are written are of no policy's concern.
@@ -201,6 +208,11 @@ impl Asked {
             *said = true;
         }
         Some(asked)
+    }
+
+    /// Whether only warnings are wanted. Then nothing is refused, whatever happens.
+    fn only_warns(&self) -> bool {
+        self.for_advice || self.disabled.is_some()
     }
 }
 
@@ -244,6 +256,11 @@ impl<W: Worlds> Door<W> {
                 read.review.expects = asked.expects;
                 read
             }
+            Err(BadReview::Undecidable { uid, why }) if asked.only_warns() => {
+                // Open: nothing but a warning is lost.
+                tracing::debug!(uid, why, "no warning for a review that could not be read");
+                return Ok(wire::answer(&uid, &Verdict::allow()));
+            }
             Err(BadReview::Undecidable { uid, why }) => {
                 self.metrics.rejected(Rejected::Undecidable);
                 Line::unread(&uid, started).refused("none", Refused::Malformed.code(), &why);
@@ -259,14 +276,18 @@ impl<W: Worlds> Door<W> {
             answering
         });
         let span = tracing::debug_span!("review", uid = %read.uid, refused = field::Empty);
-        // The world is made of what is known then.
-        if let Err(behind) = self.worlds.until_known(&asked.kinds, &asked.versions, deadline).await {
+        // The world is made of what is known then. A warning needs no policies.
+        if !asked.only_warns()
+            && let Err(behind) = self.worlds.until_known(&asked.kinds, &asked.versions, deadline).await
+        {
             self.metrics.rejected(Rejected::TooLate);
             Line::of(&read, started).refused("none", Refused::TooLate.code(), "policies are not known yet");
             return Ok(wire::refuse(&read.uid, Refused::TooLate, &not_known(behind)));
         }
         let decided = if asked.for_advice {
             Ok(advise(&read.review))
+        } else if let Some(gate) = asked.disabled {
+            Ok(warn_of_disabled(&read.review, gate))
         } else {
             let world = self.worlds.until(deadline);
             timeout_at(deadline, decide(&read.review, &world, &self.settings)).instrument(span.clone()).await

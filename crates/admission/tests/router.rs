@@ -453,3 +453,30 @@ async fn a_replica_that_knows_older_policies_than_it_is_asked_by_answers_503() {
         assert_eq!(ask(path).await.0, StatusCode::NOT_FOUND, "{path}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_only_warns_never_refuses() {
+    let ask = async |path: &str, review: &Value| {
+        let request = Request::post(format!("{path}?timeout=5s")).header("content-type", "application/json");
+        let (status, body) = send(request.body(Body::from(review.to_string())).unwrap()).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        serde_json::from_str::<Value>(&body).unwrap()["response"].clone()
+    };
+    let off = "/admit/disabled/resourcesdeletionprotection";
+    let answer = ask(off, &review("DELETE", &namespace("shop", "Always"))).await;
+    assert_eq!(answer["allowed"], true, "{answer}");
+    let warnings = answer["warnings"].as_array().unwrap();
+    assert!(warnings[0].as_str().unwrap().contains("ResourcesDeletionProtection is off"), "{answer}");
+    // Neither what can't be decided nor a replica that is behind holds anything up.
+    for path in [off, "/admit/advice"] {
+        assert_eq!(ask(path, &review("DELETE", &Value::Null)).await["allowed"], true, "{path}");
+        assert_eq!(ask(path, &review("NONSENSE", &Value::Null)).await["allowed"], true, "{path}");
+        let behind = format!("{path}/at/budgets-101.flow-101");
+        assert_eq!(ask(&behind, &review("CREATE", &Value::Null)).await["allowed"], true, "{path}");
+    }
+    assert_eq!(ask("/admit/labels", &review("DELETE", &Value::Null)).await["allowed"], false);
+    for path in ["/admit/disabled", "/admit/disabled/nothing"] {
+        let request = Request::post(path).header("content-type", "application/json").body(Body::empty());
+        assert_eq!(send(request.unwrap()).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}

@@ -24,6 +24,7 @@ mod world;
 
 pub use guards::components::component_parent;
 pub use guards::copies::SourceLabels;
+pub use guards::disabled::warn_of_disabled;
 pub use guards::labels::advise;
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
 pub use order::{Deadlock, Own, carried_by_own, deadlock};
@@ -32,8 +33,8 @@ pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
 pub use rights::{MissingRights, Right, Verb};
 pub use verdict::{
-    About, Blocker, Change, Code, Doomed, Finding, Guard, Held, LeftBehind, Lift, Lifted, Managed, Matched,
-    Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
+    About, Blocker, Change, Code, Disabled, Doomed, Finding, Guard, Held, LeftBehind, Lift, Lifted, Managed,
+    Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use palisade_api::action::Action;
+use palisade_api::gates::Gate;
 use palisade_api::marks::{Mark, Place};
 
 use crate::object::{Metadata, Object, Owner};
@@ -512,6 +513,21 @@ pub enum Warning {
     NotSearched(Vec<String>),
     /// A kind that could not be searched for protected objects, and that no protection is known to concern.
     Unreadable(UnreadableKind),
+    /// A feature is off that this concerns.
+    Disabled(Disabled),
+}
+
+/// What a feature that is off would do if it were on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disabled {
+    /// It would enforce the policy that is written.
+    Policy(Gate),
+    /// It would refuse the policy that is written, because it is not valid.
+    InvalidPolicy(String),
+    /// It would protect what is deleted, by a label or an annotation.
+    Mark(Mark),
+    /// It would look for what is protected in the Namespace, or of the kind, that is deleted.
+    Cascade,
 }
 
 impl Verdict {

@@ -7,6 +7,7 @@ mod cascade;
 pub(crate) mod components;
 pub(crate) mod copies;
 mod critical;
+pub(crate) mod disabled;
 pub(crate) mod flow;
 pub(crate) mod labels;
 mod lifted;

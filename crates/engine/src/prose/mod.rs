@@ -5,6 +5,7 @@
 
 mod components;
 mod critical;
+mod disabled;
 mod rights;
 
 use std::borrow::Cow;
@@ -218,6 +219,7 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             subject(about),
             written(mark),
         ),
+        Warning::Disabled(what) => disabled::warning(about, what),
         Warning::CascadingNotKnown(mark) => format!(
             "{}: {} does not protect it: Cascading is not known for this kind; Always is",
             subject(about),

@@ -6,6 +6,7 @@ mod cascade;
 mod components;
 mod copies;
 mod critical;
+mod disabled;
 mod flow;
 mod labels;
 mod protections;

@@ -280,6 +280,7 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "PodUnavailableBudget" => ("policy.kruise.io", "podunavailablebudgets"),
         "PodDeletionFlowControl" => ("policy.kruise.io", "poddeletionflowcontrols"),
         "CriticalService" => ("palisade.dev", "criticalservices"),
+        "ResourceDeletionProtection" => ("palisade.dev", "resourcedeletionprotections"),
         "ComponentProtection" => ("palisade.dev", "componentprotections"),
         "Lease" => ("coordination.k8s.io", "leases"),
         "Service" => ("", "services"),

@@ -6,6 +6,7 @@
 pub mod cel;
 mod components;
 mod critical;
+mod disabled;
 mod every;
 mod label_advice;
 mod label_changes;
@@ -124,6 +125,7 @@ fn plan_guards(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     webhooks.extend(wanted.flow());
     webhooks.extend(wanted.critical());
     webhooks.extend(wanted.components());
+    webhooks.extend(wanted.disabled());
     if !wanted.gates.resources_deletion_protection {
         webhooks.extend(wanted.evictions());
         return webhooks;
@@ -663,7 +665,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_gate_that_is_off_registers_nothing() {
+    fn a_gate_that_is_off_registers_nothing_that_refuses() {
         let url = Endpoint::Url(URL.to_owned());
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
         let declared = [
@@ -672,10 +674,15 @@ pub(super) mod tests {
             "critical-services.palisade.dev",
             "component-protections.palisade.dev",
         ];
-        assert_eq!(names(&planned_with(&url, &["shop"], &[], off)), declared);
+        let refusing = |webhooks: Vec<ValidatingWebhook>| -> Vec<String> {
+            let refuses = |webhook: &&ValidatingWebhook| webhook.failure_policy.as_deref() == Some("Fail");
+            webhooks.iter().filter(refuses).map(|webhook| webhook.name.clone()).collect()
+        };
+        assert_eq!(refusing(planned_with(&url, &["shop"], &[], off)), declared);
         let off = FeatureGates { pod_unavailable_budget: false, pod_deletion_flow_control: false, ..off };
         let off = FeatureGates { critical_service: false, component_protection: false, ..off };
-        assert!(planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off).is_empty());
+        let none = planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off);
+        assert_eq!(refusing(none), [""; 0]);
     }
 
     #[test]
