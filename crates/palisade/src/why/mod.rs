@@ -7,6 +7,7 @@
 //! ```
 
 mod dry_run;
+mod off;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
+use palisade_api::gates::{FeatureGates, Gate};
 use palisade_api::names;
 use palisade_cluster::budgets::{Budgets, Index, snapshot};
 use palisade_cluster::components::Guarded;
@@ -58,6 +60,10 @@ struct Answer {
     unseen: Vec<String>,
     /// Whether what could not be seen may be what decides.
     undecided: bool,
+    /// The features that are off, of those that may protect it.
+    features_off: Vec<Gate>,
+    /// Those of them that would refuse it, as far as that is known.
+    would_refuse: Vec<Gate>,
 }
 
 /// The object in question.
@@ -95,6 +101,8 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     if !is_registered(&client, &published).await {
         notes.push(NOT_REGISTERED.to_owned());
     }
+    let features_off = off::features_off(published.gates, &asked.kind());
+    notes.extend(features_off.iter().copied().map(off::note));
     let read = get(&client, &asked.path()).await;
     let (json, forbidden) = match read {
         Ok(json) => (Some(json), String::new()),
@@ -123,6 +131,7 @@ pub(crate) async fn why(args: WhyArgs) -> Result<ExitCode, Error> {
     };
     notes.append(&mut answer.warnings);
     answer.warnings = notes;
+    answer.features_off = features_off;
     match args.output {
         Output::Text => answer.print_text(&shown),
         Output::Json => answer.print_json(),
@@ -143,6 +152,8 @@ impl Answer {
             undecided: !unseen.is_empty()
                 && verdict.findings.iter().all(|finding| finding.code == Code::Unavailable),
             unseen,
+            features_off: Vec::new(),
+            would_refuse: Vec::new(),
         }
     }
 
@@ -165,12 +176,22 @@ impl Answer {
         match &self.message {
             _ if self.undecided => say(format!("whether {shown} may be deleted is not known")),
             Some(message) => say(message),
+            None if !self.would_refuse.is_empty() => {
+                let off = off::names(&self.would_refuse);
+                say(format!("{shown} may be deleted: what would refuse it is off ({off})"));
+            }
+            None if !self.features_off.is_empty() => {
+                let off = off::names(&self.features_off);
+                say(format!("{shown} may be deleted: nothing protects it; features that are off: {off}"));
+            }
             None => say(format!("{shown} may be deleted: nothing protects it")),
         }
     }
 
     fn print_json(&self) {
-        let Self { refusal, message, lift, warnings, unseen, undecided } = self;
+        let Self { refusal, message, lift, warnings, unseen, undecided, features_off, would_refuse: _ } =
+            self;
+        let features_off: Vec<&str> = features_off.iter().map(|gate| gate.name()).collect();
         say(format!(
             "{:#}",
             json!({
@@ -181,6 +202,7 @@ impl Answer {
                 "lift": lift,
                 "warnings": warnings,
                 "unseen": unseen,
+                "featuresOff": features_off,
             })
         ));
     }
@@ -217,14 +239,12 @@ impl Questions<'_> {
             .with_components(guarded)
             .with_searching(searching.clone());
         if asked.served.group.is_empty() && asked.served.kind == "Pod" {
+            let index = snapshot(client, asked.namespace).await;
             let index = if gates.pod_unavailable_budget {
-                seen(
-                    snapshot(client, asked.namespace).await,
-                    "PodUnavailableBudgets",
-                    noted.then_some(&mut unseen),
-                )?
+                seen(index, "PodUnavailableBudgets", noted.then_some(&mut unseen))?
             } else {
-                None
+                // Only what they would do is not known then.
+                index.ok()
             };
             let index = index.unwrap_or_else(|| {
                 let index = Index::default();
@@ -232,10 +252,11 @@ impl Questions<'_> {
                 index
             });
             let flows = Flows::new(client.clone(), |_| {});
+            let listed = flows.list().await;
             let listed = if gates.pod_deletion_flow_control {
-                seen(flows.list().await, "PodDeletionFlowControls", noted.then_some(&mut unseen))?
+                seen(listed, "PodDeletionFlowControls", noted.then_some(&mut unseen))?
             } else {
-                None
+                listed.ok()
             };
             if listed.is_none() {
                 flows.switch_off();
@@ -250,11 +271,7 @@ impl Questions<'_> {
             propagation: None,
             is_owner: true,
             // Asked of the API server, whatever is registered with it.
-            expects: Expects {
-                critical: gates.critical_service,
-                components: gates.component_protection,
-                ..Expects::default()
-            },
+            expects: Expects { critical: true, components: true, ..Expects::default() },
             dry_run: true,
         };
         let verdict = decide(&review, &live.until(Instant::now() + PATIENCE), &settings).await;
@@ -263,7 +280,18 @@ impl Questions<'_> {
                 unseen.push(prose::because(&finding.reason));
             }
         }
-        Ok(Answer::of(&verdict, unseen))
+        let mut answer = Answer::of(&verdict, unseen);
+        let off = off::features_off(gates, &asked.kind());
+        if !off.is_empty() {
+            let all_on = Settings { gates: FeatureGates::default(), ..settings };
+            let with_all_on = decide(&review, &live.until(Instant::now() + PATIENCE), &all_on).await;
+            if let Some((gates, message)) = off::would_refuse(&verdict, with_all_on, &off) {
+                let names = off::names(&gates);
+                answer.warnings.push(format!("with {names} on, this would be refused: {message}"));
+                answer.would_refuse = gates;
+            }
+        }
+        Ok(answer)
     }
 }
 
