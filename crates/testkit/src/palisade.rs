@@ -176,6 +176,17 @@ impl Palisade {
         }
     }
 
+    /// Starts all replicas again after [`Self::stop`], with other words for `palisade run`, and waits until they are ready.
+    pub async fn start_with(&mut self, args: Vec<String>) -> Result<(), TestkitError> {
+        self.options.args = args;
+        for number in 0..self.replicas.len() {
+            let Replica { listen, admin, .. } = self.replicas[number];
+            let process = self.start_process(number, listen, admin)?;
+            self.replicas[number] = Replica { listen, admin, process, started: Instant::now() };
+        }
+        self.wait_ready().await
+    }
+
     fn start_process(
         &self,
         number: usize,

@@ -21,6 +21,7 @@ mod fan_out;
 mod faults;
 mod finalizer_controller;
 mod flow;
+mod gates;
 mod generated;
 mod label_changes;
 mod labels;
