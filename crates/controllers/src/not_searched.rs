@@ -29,7 +29,7 @@ pub(crate) fn left_out_by_rules(
 ) -> BTreeSet<String> {
     let mut named: BTreeSet<&str> = BTreeSet::new();
     for rule in rules.iter().filter(|rule| rule.action == Action::Deny) {
-        match &rule.target {
+        match &rule.selector.target {
             Target::Kind { group, .. } | Target::Every { group: Some(group) } => {
                 named.insert(group);
             }

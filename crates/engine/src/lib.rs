@@ -33,8 +33,8 @@ pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
 pub use rights::{MissingRights, Right, Verb};
 pub use verdict::{
-    About, Blocker, Change, Code, Disabled, Doomed, Finding, Guard, Held, LeftBehind, Lift, Lifted, Managed,
-    Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
+    About, Blocker, Change, Code, Disabled, Doomed, Ending, Finding, Guard, Held, LeftBehind, Lift, Lifted,
+    Managed, Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
     Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,
@@ -97,7 +97,7 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
         }
         Action::Declare { subject, old } => {
             if let Some(old) = old {
-                let verdict = Box::pin(guards::check_labels(old, subject, review, world, settings)).await;
+                let verdict = Box::pin(guards::check_change(old, subject, review, world, settings)).await;
                 if !verdict.is_allowed() {
                     return verdict;
                 }

@@ -19,7 +19,7 @@ impl Protections {
     pub fn new(rules: impl IntoIterator<Item = Rule>, unreadable: Vec<UnreadableProtection>) -> Self {
         let mut protections = Self { unreadable, ..Self::default() };
         for rule in rules {
-            match &rule.target {
+            match &rule.selector.target {
                 Target::Every { .. } => protections.every.push(rule),
                 Target::Kind { group, kind } => {
                     protections.by_kind.entry((group.clone(), kind.clone())).or_default().push(rule);
@@ -39,14 +39,15 @@ impl Protections {
     /// Whether a rule that denies may select an object of a kind, or of any kind of a group, in a namespace or in any.
     pub fn may_deny(&self, group: &str, kind: Option<&str>, namespace: Option<&str>) -> bool {
         self.iter().any(|rule| {
-            let is_for_kind = match (&rule.target, kind) {
+            let is_for_kind = match (&rule.selector.target, kind) {
                 (_, Some(kind)) => rule.is_for(group, kind),
                 (Target::Kind { group: named, .. }, None) => named == group,
                 (Target::Every { group: named }, None) => named.as_ref().is_none_or(|named| named == group),
             };
             let in_namespace =
                 |pattern: &Pattern| namespace.is_none_or(|namespace| pattern.matches(namespace));
-            rule.action == Action::Deny && is_for_kind && rule.namespace.as_ref().is_none_or(in_namespace)
+            let namespaces = &rule.selector.namespace;
+            rule.action == Action::Deny && is_for_kind && namespaces.as_ref().is_none_or(in_namespace)
         })
     }
 

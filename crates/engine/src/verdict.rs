@@ -237,8 +237,8 @@ pub enum Reason {
     MarkedUnknown(Mark, Unknown),
     /// A `ResourceDeletionProtection` protects it, in mode `Cascading` while it holds something.
     Ruled(Ruled, Vec<Held>),
-    /// A change of labels would end the protection by one.
-    Unselected(Ruled, Vec<Held>),
+    /// A change would end the protection by one.
+    Unselected(Ruled, Vec<Held>, Ending),
     /// One does in that mode, and what it holds could not be found out.
     RuledUnknown(Ruled, Unknown),
     /// Protected objects would go with it.
@@ -267,6 +267,15 @@ pub enum Reason {
     Invalid(String),
     /// Something that decides could not be read.
     Unreadable(Unknown),
+}
+
+/// The change by which a protection would end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It would no longer be selected.
+    Labels,
+    /// It would be a controller's, which may delete it.
+    Controller,
 }
 
 /// A `ResourceDeletionProtection` in the words of messages.
@@ -488,7 +497,7 @@ pub enum Warning {
     /// A `ResourceDeletionProtection` that warns.
     Ruled(Ruled),
     /// A change of labels ends the protection by one that warns.
-    Unselected(Ruled),
+    Unselected(Ruled, Ending),
     /// A flow control that warns.
     Throttled(Throttled),
     /// A provider goes before what depends on it.

@@ -12,11 +12,13 @@
 //! ```
 //!
 //! An object is protected by an entry if any of its selectors matches it and, where `name` or `resourceNames`
-//! is given, its name is one of them. `*` stands for any text in names and namespaces.
+//! is given, its name is one of them, unless one of the selectors of its `except` matches it too. `*` stands for any
+//! text in names and namespaces.
 
 mod pattern;
 mod rule;
 mod schema;
+mod selector;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +27,7 @@ pub use crate::exempt::{Exempt, Exemptions};
 pub use pattern::Pattern;
 pub use rule::{Exempting, Rule, Target, UnreadableProtection, rules_of};
 pub use schema::definition;
+pub use selector::Selector;
 
 use crate::condition::Condition;
 use crate::labels::LabelSelector;
@@ -58,6 +61,9 @@ pub struct ProtectedResources {
     pub resource_selector: Vec<ResourceSelector>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
+    /// What the entry is not for, whatever its selectors match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<ResourceSelector>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

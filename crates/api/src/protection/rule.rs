@@ -1,33 +1,28 @@
 //! A protection as rules that can be asked: converted once, when it is read.
 
-use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::json;
 
-use super::{Action, Exemptions, LabelChanges, Mode, Pattern, Spec};
+use super::{Action, Exemptions, LabelChanges, Mode, Pattern, Selector, Spec};
 use crate::kinds::is_transient;
-use crate::labels::LabelRule;
 
 /// One selector of a protection, with all that its answer needs.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The protection's name.
     pub protection: String,
-    pub target: Target,
+    pub selector: Selector,
+    /// What it is not for.
+    pub except: Vec<Selector>,
     pub mode: Mode,
     pub action: Action,
     pub message: Option<String>,
     pub exempt: Exemptions,
     /// The JSON patch operation that adds a user to the exemptions: its path, and whether the path is a list.
     pub exempting: Exempting,
-    pub namespace: Option<Pattern>,
-    /// `None`: every name.
-    names: Option<Names>,
-    pub labels: Option<LabelRule>,
-    /// Whether its action is also taken when an object would no longer be selected by its labels.
+    /// Whether its action is also taken when a change of labels would end an object's protection.
     pub guards_labels: bool,
-    pub namespace_labels: Option<LabelRule>,
 }
 
 /// Where a protection takes another exempt user.
@@ -64,12 +59,6 @@ pub enum Target {
     Every { group: Option<String> },
 }
 
-#[derive(Clone, Debug)]
-struct Names {
-    exact: HashSet<String>,
-    patterns: Vec<Pattern>,
-}
-
 /// A protection that the schema should not have let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableProtection {
@@ -88,22 +77,15 @@ pub fn rules_of(name: &str, spec: &Spec) -> Result<Vec<Rule>, UnreadableProtecti
     let unreadable = |why: String| UnreadableProtection { name: name.to_owned(), why };
     let mut rules = Vec::new();
     for entry in &spec.protected_resources {
+        let except = entry.except.iter().map(|selector| Selector::of(selector, &[]));
+        let except = except.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
         for selector in &entry.resource_selector {
-            let group = match selector.api_version.as_deref() {
-                None | Some("*") => None,
-                Some(version) => match version.split_once('/') {
-                    None => Some(""),
-                    Some((group, _)) => Some(group),
-                },
-            };
-            let target = match (selector.kind.as_str(), group) {
-                ("*", group) => Target::Every { group: group.map(str::to_owned) },
-                (_, None) => return Err(unreadable(format!("kind {} without an apiVersion", selector.kind))),
-                (kind, Some(group)) => Target::Kind { group: group.to_owned(), kind: kind.to_owned() },
-            };
+            let selector = Selector::of(selector, &entry.resource_names).map_err(unreadable)?;
+            let by_label = selector.labels.is_some() || except.iter().any(|except| except.labels.is_some());
             rules.push(Rule {
                 protection: name.to_owned(),
-                target,
+                selector,
+                except: except.clone(),
                 mode: spec.mode,
                 action: spec.action,
                 message: spec.message.clone().filter(|message| !message.trim().is_empty()),
@@ -113,77 +95,89 @@ pub fn rules_of(name: &str, spec: &Spec) -> Result<Vec<Rule>, UnreadableProtecti
                     Some(exempt) if exempt.users.is_empty() => Exempting::NoUsers,
                     Some(_) => Exempting::Users,
                 },
-                namespace: selector.namespace.as_deref().map(Pattern::new),
-                names: Names::of(selector.name.iter().chain(&entry.resource_names)),
-                labels: selector.label_selector.as_ref().map(LabelRule::of),
-                guards_labels: selector.label_selector.is_some() && spec.label_changes == LabelChanges::Guard,
-                namespace_labels: selector.namespace_selector.as_ref().map(LabelRule::of),
+                guards_labels: by_label && spec.label_changes == LabelChanges::Guard,
             });
         }
     }
     Ok(rules)
 }
 
+impl Target {
+    fn is_for(&self, group: &str, kind: &str) -> bool {
+        match self {
+            Self::Kind { group: g, kind: k } => g == group && k == kind,
+            Self::Every { group: g } => g.as_ref().is_none_or(|g| g == group),
+        }
+    }
+}
+
 impl Rule {
     /// Whether it is for a kind. `Every` is for all but what comes and goes by itself.
     pub fn is_for(&self, group: &str, kind: &str) -> bool {
-        match &self.target {
-            Target::Kind { group: g, kind: k } => g == group && k == kind,
-            Target::Every { group: g } => g.as_ref().is_none_or(|g| g == group) && !is_transient(group, kind),
-        }
+        let target = &self.selector.target;
+        target.is_for(group, kind) && !(matches!(target, Target::Every { .. }) && is_transient(group, kind))
     }
 
-    /// Whether it is for an object of its kind, as far as the object itself can tell: the labels of its namespace
-    /// are another question.
+    /// Whether it is for an object of its kind, as far as the object itself can tell: the labels of its namespace are
+    /// another question, which [`Self::selects_in`] answers.
     pub fn selects<'a>(
         &self,
+        (group, kind): (&str, &str),
         namespace: Option<&str>,
         name: &str,
         labels: impl Fn(&str) -> Option<&'a str>,
     ) -> bool {
-        let in_namespace = match (&self.namespace, namespace) {
-            (None, _) => true,
-            (Some(pattern), Some(namespace)) => pattern.matches(namespace),
-            (Some(_), None) => false,
+        let excepts = |except: &Selector| {
+            except.namespace_labels.is_none()
+                && except.target.is_for(group, kind)
+                && except.matches(namespace, name, &labels)
         };
-        in_namespace
-            && (self.namespace_labels.is_none() || namespace.is_some())
-            && self.names.as_ref().is_none_or(|names| names.contain(name))
-            && self.labels.as_ref().is_none_or(|rule| rule.matches(labels))
+        self.selector.matches(namespace, name, &labels) && !self.except.iter().any(excepts)
     }
 
-    /// Whether it asks for a namespace, which cluster-scoped objects do not have.
-    pub fn is_namespaced(&self) -> bool {
-        self.namespace.is_some() || self.namespace_labels.is_some()
+    /// Whether it is for an object that it [selects](Self::selects), given the labels of the object's namespace.
+    pub fn selects_in<'a, 'b>(
+        &self,
+        (group, kind): (&str, &str),
+        namespace: Option<&str>,
+        name: &str,
+        labels: impl Fn(&str) -> Option<&'a str>,
+        namespace_labels: impl Fn(&str) -> Option<&'b str>,
+    ) -> bool {
+        let wanted = |selector: &Selector| {
+            selector.namespace_labels.as_ref().is_none_or(|wanted| wanted.matches(&namespace_labels))
+        };
+        let excepts = |except: &Selector| {
+            except.namespace_labels.is_some()
+                && except.target.is_for(group, kind)
+                && except.matches(namespace, name, &labels)
+                && wanted(except)
+        };
+        wanted(&self.selector) && !self.except.iter().any(excepts)
     }
 
-    /// The names that it is for; `None` for every name.
-    pub fn names(&self) -> Option<impl Iterator<Item = Pattern>> {
-        let Names { exact, patterns } = self.names.as_ref()?;
-        Some(exact.iter().map(|name| Pattern::new(name)).chain(patterns.iter().cloned()))
+    /// Whether it asks for the labels of an object's namespace.
+    pub fn asks_for_namespace_labels(&self) -> bool {
+        let mut selectors = std::iter::once(&self.selector).chain(&self.except);
+        selectors.any(|selector| selector.namespace_labels.is_some())
     }
 
-    /// The one namespace that it is for, if it is for one.
-    pub fn only_namespace(&self) -> Option<&str> {
-        self.namespace.as_ref().and_then(Pattern::exact)
-    }
-}
-
-impl Names {
-    fn of<'a>(names: impl Iterator<Item = &'a String>) -> Option<Self> {
-        let mut all = Self { exact: HashSet::new(), patterns: Vec::new() };
-        for name in names {
-            let pattern = Pattern::new(name);
-            match pattern.exact() {
-                Some(exact) => drop(all.exact.insert(exact.to_owned())),
-                None => all.patterns.push(pattern),
+    /// Whether it is for whatever there is: for every kind, or for a kind and nothing more. One that also names a namespace,
+    /// names or labels means just those objects.
+    pub fn is_broad(&self) -> bool {
+        let Selector { target, namespace, labels, namespace_labels, .. } = &self.selector;
+        match target {
+            Target::Every { .. } => true,
+            Target::Kind { .. } => {
+                let anywhere = namespace.as_ref().is_none_or(|namespace| *namespace == Pattern::new("*"));
+                anywhere && labels.is_none() && namespace_labels.is_none() && self.selector.names().is_none()
             }
         }
-        (!all.exact.is_empty() || !all.patterns.is_empty()).then_some(all)
     }
 
-    fn contain(&self, name: &str) -> bool {
-        self.exact.contains(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
+    /// Whether it says that pods are what it is for.
+    pub fn names_pods(&self) -> bool {
+        matches!(&self.selector.target, Target::Kind { group, kind } if group.is_empty() && kind == "Pod")
     }
 }
 
@@ -210,7 +204,9 @@ mod tests {
     ) -> bool {
         let labels: BTreeMap<String, String> =
             labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        rules.iter().any(|rule| rule.is_for(group, kind) && rule.selects(namespace, name, look_up(&labels)))
+        rules.iter().any(|rule| {
+            rule.is_for(group, kind) && rule.selects((group, kind), namespace, name, look_up(&labels))
+        })
     }
 
     fn seed() -> Vec<Rule> {

@@ -81,6 +81,16 @@ fn entry() -> Value {
                 "items": {"type": "string", "minLength": 1, "maxLength": 253, "pattern": NAME_PATTERN},
                 "description": "The names, besides the selectors' own. * stands for any text. Without any name: all.",
             },
+            "except": {
+                "type": "array", "minItems": 1, "maxItems": 32, "items": selector(),
+                "description": "What the entry is not for, in the form of resourceSelector. An object that one of these matches is \
+                    not protected by the entry.",
+                "x-kubernetes-validations": [{
+                    "rule": format!("self.all(s, s.kind != '*' || (has(s.name) && s.name != '*') || {SOMEWHERE})"),
+                    "message": "an exception of kind \"*\" needs a name, a namespace or a label selector: without any, the entry \
+                        would protect nothing",
+                }],
+            },
         },
         "x-kubernetes-validations": [{
             "rule": format!(

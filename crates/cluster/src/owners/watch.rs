@@ -328,7 +328,8 @@ impl Rules {
         };
         let (namespace, name) = (object.namespace(), object.name_any());
         let ruled = self.protections.of_kind(&kind).any(|rule| {
-            rule.action == Action::Deny && rule.selects(namespace.as_deref(), &name, look_up(labels))
+            let kind = (watched.group.as_str(), watched.kind.as_str());
+            rule.action == Action::Deny && rule.selects(kind, namespace.as_deref(), &name, look_up(labels))
         });
         if ruled { Some(ProtectedBy::Administrator) } else { marked.then_some(by_label) }
     }
@@ -338,7 +339,7 @@ impl Rules {
 fn rule_kinds(policies: &Policies) -> BTreeSet<(String, String)> {
     let denying = policies.protections.iter().filter(|rule| rule.action == Action::Deny);
     denying
-        .filter_map(|rule| match &rule.target {
+        .filter_map(|rule| match &rule.selector.target {
             Target::Kind { group, kind } => Some((group.clone(), kind.clone())),
             Target::Every { .. } => None,
         })

@@ -24,6 +24,8 @@ pub struct Coverage {
     /// Whose labels must not change so that a rule no longer selects them: by its labels and its namespaces, the
     /// resources as `(group, plural)`. `*` stands for every group or every kind.
     pub label_changes: BTreeMap<(LabelRule, Namespaces), BTreeSet<(String, String)>>,
+    /// What must not be made a controller's, which could delete it: the resources of rules for whatever there is.
+    pub adoptions: BTreeMap<Namespaces, BTreeSet<(String, String)>>,
     /// Where pods are protected.
     pub pods: Option<Namespaces>,
 }
@@ -52,7 +54,7 @@ impl Every {
     fn of(rule: &Rule, group: Option<&String>) -> Self {
         let prefix =
             |pattern: &Pattern| Some(pattern.prefix().to_owned()).filter(|prefix| !prefix.is_empty());
-        let names = rule.names().and_then(|patterns| {
+        let names = rule.selector.names().and_then(|patterns| {
             let mut names = Names::default();
             for pattern in patterns {
                 match pattern.exact() {
@@ -65,9 +67,9 @@ impl Every {
         Self {
             protection: rule.protection.clone(),
             group: group.cloned(),
-            namespace: rule.only_namespace().map(str::to_owned),
-            namespace_prefix: rule.namespace.as_ref().and_then(prefix),
-            labels: rule.labels.clone(),
+            namespace: rule.selector.only_namespace().map(str::to_owned),
+            namespace_prefix: rule.selector.namespace.as_ref().and_then(prefix),
+            labels: rule.selector.labels.clone(),
             names,
         }
     }
@@ -108,7 +110,7 @@ impl Coverage {
         let mut coverage = Self::default();
         let mut namespaces: BTreeMap<(String, String), Namespaces> = BTreeMap::new();
         for rule in protections.iter() {
-            let concerned = match rule.only_namespace() {
+            let concerned = match rule.selector.only_namespace() {
                 Some(namespace) => Namespaces::Some(BTreeSet::from([namespace.to_owned()])),
                 None => Namespaces::All,
             };
@@ -118,16 +120,20 @@ impl Coverage {
                     None => concerned.clone(),
                 });
             }
-            let labels = rule.labels.clone().filter(|_| rule.guards_labels);
-            let mut guard_labels = |group: &str, plural: &str| {
-                if let Some(labels) = &labels {
-                    let resources = coverage.label_changes.entry((labels.clone(), concerned.clone()));
-                    resources.or_default().insert((group.to_owned(), plural.to_owned()));
+            let labels = changing_labels(rule);
+            let mut guard_changes = |group: &str, plural: &str| {
+                let resource = (group.to_owned(), plural.to_owned());
+                for labels in &labels {
+                    let resources = coverage.label_changes.entry(((*labels).clone(), concerned.clone()));
+                    resources.or_default().insert(resource.clone());
+                }
+                if rule.is_broad() {
+                    coverage.adoptions.entry(concerned.clone()).or_default().insert(resource);
                 }
             };
-            match &rule.target {
+            match &rule.selector.target {
                 Target::Every { group } => {
-                    guard_labels(group.as_deref().unwrap_or("*"), "*");
+                    guard_changes(group.as_deref().unwrap_or("*"), "*");
                     coverage.every.push(Every::of(rule, group.as_ref()));
                 }
                 Target::Kind { group, kind } => {
@@ -136,10 +142,10 @@ impl Coverage {
                         .iter()
                         .filter(|served| served.group == *group && served.kind == *kind)
                     {
-                        if !served.namespaced && rule.is_namespaced() {
+                        if !served.namespaced && rule.selector.is_namespaced() {
                             continue;
                         }
-                        guard_labels(group, &served.plural);
+                        guard_changes(group, &served.plural);
                         let key = (group.clone(), served.plural.clone());
                         let all = match namespaces.remove(&key) {
                             Some(known) => known.and(concerned.clone()),
@@ -154,6 +160,16 @@ impl Coverage {
             coverage.resources.entry(concerned).or_default().insert(resource);
         }
         coverage
+    }
+}
+
+/// What selects every object that a change of labels may take away from a rule, before or after it: the rule's own
+/// selector, or those of its exceptions.
+fn changing_labels(rule: &Rule) -> Vec<&LabelRule> {
+    match &rule.selector.labels {
+        _ if !rule.guards_labels => Vec::new(),
+        Some(labels) => vec![labels],
+        None => rule.except.iter().filter_map(|except| except.labels.as_ref()).collect(),
     }
 }
 
@@ -174,7 +190,7 @@ impl Resolution {
     pub fn of(rules: &[Rule], discovery: &Discovery) -> Self {
         let mut resolution = Self::default();
         for rule in rules {
-            let (group, kind) = match &rule.target {
+            let (group, kind) = match &rule.selector.target {
                 Target::Every { group } => {
                     resolution
                         .kinds
@@ -190,7 +206,7 @@ impl Resolution {
                     let group = if group.is_empty() { "the core group" } else { group };
                     resolution.unserved.insert(format!("{kind} of {group}"));
                 }
-                Some(served) if !served.namespaced && rule.is_namespaced() => {
+                Some(served) if !served.namespaced && rule.selector.is_namespaced() => {
                     resolution.impossible.insert(format!("{kind} has no namespace"));
                 }
                 Some(served) => {

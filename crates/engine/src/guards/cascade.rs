@@ -29,8 +29,8 @@ use palisade_api::marks::{IGNORE_UNREADABLE_KINDS, Mark, Mode as MarkMode, Place
 use palisade_api::protection::{self, Action, Mode, Rule};
 use palisade_api::{budget, flow};
 
-use crate::guards::copies;
 use crate::guards::labels::marks;
+use crate::guards::{churn, copies};
 use crate::object::Definition;
 use crate::protections::Protections;
 use crate::review::{Kind, Propagation, Review, Subject};
@@ -167,7 +167,7 @@ fn collects(subject: &Subject<'_>, review: &Review<'_>) -> bool {
 async fn below(subject: &Subject<'_>, world: &impl World) -> Answer<Search> {
     let protections = world.protections();
     let labels = match subject.namespace() {
-        _ if !protections.iter().any(|rule| rule.namespace_labels.is_some()) => BTreeMap::new(),
+        _ if !protections.iter().any(Rule::asks_for_namespace_labels) => BTreeMap::new(),
         Some(namespace) => BTreeMap::from([(namespace.to_owned(), world.namespace_labels(namespace).await?)]),
         None => world.all_namespace_labels().await?,
     };
@@ -239,7 +239,7 @@ async fn in_definition(subject: &Subject<'_>, world: &impl World, found: &mut Fo
         kind: definition.kind.as_str().into(),
         plural: definition.plural.as_str().into(),
     };
-    let namespaces = if protections.of_kind(&kind).any(|rule| rule.namespace_labels.is_some()) {
+    let namespaces = if protections.of_kind(&kind).any(Rule::asks_for_namespace_labels) {
         world.all_namespace_labels().await?
     } else {
         BTreeMap::new()
@@ -312,15 +312,16 @@ fn judge<'a>(
         };
         doomed.get_or_insert_with(new).add(reason);
     }
+    let kind = (&*subject.kind.group, &*subject.kind.kind);
+    let (namespace, name) = (subject.namespace(), subject.name());
+    let labels = |key: &str| metadata.labels.get(key);
+    let none = BTreeMap::new();
     let applies = |rule: &&Rule| {
+        let of_namespace = namespace.and_then(&namespace_labels).unwrap_or(&none);
         rule.action == Action::Deny
-            && rule.selects(subject.namespace(), subject.name(), |key| metadata.labels.get(key))
-            && rule.namespace_labels.as_ref().is_none_or(|wanted| {
-                subject
-                    .namespace()
-                    .and_then(&namespace_labels)
-                    .is_some_and(|labels| wanted.matches(look_up(labels)))
-            })
+            && rule.selects(kind, namespace, name, labels)
+            && rule.selects_in(kind, namespace, name, labels, look_up(of_namespace))
+            && churn::guards_its_owner(rule, subject)
     };
     for rule in by.protections.of_kind(&subject.kind).filter(applies) {
         let held = match rule.mode {

@@ -4,6 +4,7 @@
 
 mod budgets;
 mod cascade;
+mod churn;
 pub(crate) mod components;
 pub(crate) mod copies;
 mod critical;
@@ -33,12 +34,12 @@ pub(crate) async fn ask(
     let removed = matches!(review.action, Action::Delete(_) | Action::Evict { .. });
     if removed && gates.resources_deletion_protection {
         labels::ask(subject, &review.user, world, &mut found).await;
-        protections::ask(subject, &review.user, world, &mut found).await;
+        protections::ask(subject, review, world, &mut found).await;
     }
     if let Action::Update { new, .. } | Action::Change { new, .. } = &review.action
         && gates.resources_deletion_protection
     {
-        let asked = protections::ask_about_labels(subject, &new.metadata, &review.user, world, &mut found);
+        let asked = protections::ask_about_change(subject, &new.metadata, &review.user, world, &mut found);
         Box::pin(asked).await;
     }
     // Where nothing is protected, nothing is guarded with it.
@@ -111,8 +112,8 @@ async fn spend(
     flow::note(spent.passed, found);
 }
 
-/// Whether a policy may be written whose labels change.
-pub(crate) async fn check_labels(
+/// Whether a policy may be written whose labels or owners change.
+pub(crate) async fn check_change(
     old: &Subject<'_>,
     new: &Subject<'_>,
     review: &Review<'_>,
@@ -122,7 +123,7 @@ pub(crate) async fn check_labels(
     let mut found = Found::default();
     if settings.gates.resources_deletion_protection && !old.is_already_going() && !settings.owns_subject(old)
     {
-        protections::ask_about_labels(old, &new.object.metadata, &review.user, world, &mut found).await;
+        protections::ask_about_change(old, &new.object.metadata, &review.user, world, &mut found).await;
     }
     Verdict::new(old, found)
 }

@@ -4,18 +4,25 @@
 //! with mode `Cascading`, only while something would go with the object. Whom the protection exempts, it does not
 //! concern. The rules are in [`palisade_api::protection`].
 //!
+//! A rule for whatever there is is for people and their tools: see [`super::churn`] for what goes on under it.
+//!
 //! A label that a rule selects by is part of the protection: a change of labels by which an object would no longer be
-//! selected is treated as a deletion, unless the rule ignores label changes.
+//! selected, or would enter one of the rule's exceptions, is treated as a deletion, unless the rule ignores label changes.
+//! So is a change of owners by which somebody would make an object a controller's, and free to go.
 
+use std::collections::BTreeMap;
+
+use palisade_api::labels::look_up;
 use palisade_api::protection::{Action, Mode, Rule};
 
+use crate::guards::churn;
 use crate::guards::labels::{group_not_searched, held};
 use crate::object::Metadata;
-use crate::review::{Subject, User};
-use crate::verdict::{Code, Finding, Found, Guard, Lift, Matched, Reason, Ruled, Warning};
+use crate::review::{Review, Subject, User};
+use crate::verdict::{Code, Ending, Finding, Found, Guard, Lift, Matched, Reason, Ruled, Warning};
 use crate::world::{Answer, Unknown, World};
 
-pub(super) async fn ask(subject: &Subject<'_>, user: &User<'_>, world: &impl World, found: &mut Found) {
+pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl World, found: &mut Found) {
     let protections = world.protections();
     for unreadable in &protections.unreadable {
         let unknown = Unknown::new(
@@ -24,17 +31,26 @@ pub(super) async fn ask(subject: &Subject<'_>, user: &User<'_>, world: &impl Wor
         );
         found.findings.push(Finding::unreadable(Guard::Protections, unknown));
     }
-    let rules = protections.of_kind(&subject.kind).collect();
-    match selecting(subject, &subject.object.metadata, rules, world).await {
-        Ok(selecting) => answer(subject, user, selecting, Event::Deletion, world, found).await,
+    let metadata = &subject.object.metadata;
+    match Selecting::of(subject, &[metadata], world).await {
+        Ok(selecting) => {
+            let selected = concerning(selecting.rules(metadata), &review.user);
+            let (bound, unknown) = churn::binding(selected, subject, review, world).await;
+            answer(subject, &review.user, bound, Event::Deletion, world, found).await;
+            for (rule, unknown) in unknown.into_iter().filter(|(rule, _)| rule.action == Action::Deny) {
+                let reason = Reason::RuledUnknown(ruled(rule), unknown);
+                let lift = Some(exempting(rule, &review.user));
+                found.findings.push(Finding::unknown(Guard::Protections, reason, lift));
+            }
+        }
         Err(unknown) => found.findings.push(Finding::unreadable(Guard::Protections, unknown)),
     }
 }
 
-/// The same for a change of labels by which protections would no longer select the subject: labels could be taken away,
-/// and the object deleted after that. The API server asks about it only where a protection could be read, so that those
-/// that could not do not count here.
-pub(super) async fn ask_about_labels(
+/// The same for a change by which protections would no longer hold the subject: labels could be taken away, or a
+/// controller named, and the object deleted after that. The API server asks about it only where a protection could be
+/// read, so that those that could not do not count here.
+pub(super) async fn ask_about_change(
     subject: &Subject<'_>,
     new: &Metadata<'_>,
     user: &User<'_>,
@@ -42,49 +58,102 @@ pub(super) async fn ask_about_labels(
     found: &mut Found,
 ) {
     let old = &subject.object.metadata;
-    let selects = |rule: &Rule, metadata: &Metadata<'_>| {
-        rule.selects(subject.namespace(), subject.name(), |key| metadata.labels.get(key))
-    };
-    let of_kind = || world.protections().of_kind(&subject.kind);
-    // One of its other rules may still select it.
-    let ends = |rule: &&Rule| {
-        rule.guards_labels
-            && selects(rule, old)
-            && !of_kind().any(|other| {
-                other.protection == rule.protection
-                    && (other.namespace_labels.is_none() || other.namespace_labels == rule.namespace_labels)
-                    && selects(other, new)
-            })
-    };
-    let ended: Vec<&Rule> = of_kind().filter(ends).collect();
-    if ended.is_empty() {
+    let relabelled = old.labels != new.labels;
+    let adopted = churn::is_made_a_controllers(old, new) && !churn::may_adopt(subject, user);
+    if !relabelled && !adopted {
         return;
     }
-    match selecting(subject, old, ended, world).await {
-        Ok(ended) => answer(subject, user, ended, Event::LabelChange, world, found).await,
-        Err(unknown) => found.findings.push(Finding::unreadable(Guard::Protections, unknown)),
+    let selecting = match Selecting::of(subject, &[old, new], world).await {
+        Ok(selecting) => selecting,
+        Err(unknown) => return found.findings.push(Finding::unreadable(Guard::Protections, unknown)),
+    };
+    let after = selecting.rules(new);
+    // One of its other rules may still select it.
+    let still = |rule: &Rule| after.iter().any(|other| other.protection == rule.protection);
+    let (kept, ended): (Vec<&Rule>, Vec<&Rule>) =
+        selecting.rules(old).into_iter().partition(|rule| still(rule));
+    let ended = ended.into_iter().filter(|rule| rule.guards_labels).collect();
+    answer(subject, user, concerning(ended, user), Event::Ending(Ending::Labels), world, found).await;
+    if adopted {
+        let broad = kept.into_iter().filter(|rule| rule.is_broad()).collect();
+        answer(subject, user, concerning(broad, user), Event::Ending(Ending::Controller), world, found).await;
     }
+}
+
+/// The rules that may select a subject, and what they need to know of its namespace.
+struct Selecting<'a, 'b> {
+    subject: &'b Subject<'b>,
+    rules: Vec<&'a Rule>,
+    namespace_labels: BTreeMap<String, String>,
+}
+
+impl<'a, 'b> Selecting<'a, 'b> {
+    /// Rules that may select the subject with one of these labels, in the protections' order.
+    async fn of(
+        subject: &'b Subject<'b>,
+        any_of: &[&Metadata<'_>],
+        world: &'a impl World,
+    ) -> Answer<Selecting<'a, 'b>> {
+        let selected = |rule: &&Rule| any_of.iter().any(|metadata| selects(rule, subject, metadata));
+        let mut rules: Vec<&Rule> = world.protections().of_kind(&subject.kind).filter(selected).collect();
+        rules.sort_by(|one, other| one.protection.cmp(&other.protection));
+        // Asked only if a rule wants to know.
+        let namespace_labels = match subject.namespace() {
+            Some(namespace) if rules.iter().any(|rule| rule.asks_for_namespace_labels()) => {
+                world.namespace_labels(namespace).await?
+            }
+            _ => BTreeMap::new(),
+        };
+        Ok(Self { subject, rules, namespace_labels })
+    }
+
+    /// Those that select the subject with these labels.
+    fn rules(&self, metadata: &Metadata<'_>) -> Vec<&'a Rule> {
+        let Self { subject, namespace_labels, .. } = self;
+        let kind = (&*subject.kind.group, &*subject.kind.kind);
+        let in_namespace = |rule: &&Rule| {
+            let labels = |key: &str| metadata.labels.get(key);
+            selects(rule, subject, metadata)
+                && rule.selects_in(
+                    kind,
+                    subject.namespace(),
+                    subject.name(),
+                    labels,
+                    look_up(namespace_labels),
+                )
+        };
+        self.rules.iter().copied().filter(in_namespace).collect()
+    }
+}
+
+fn selects(rule: &Rule, subject: &Subject<'_>, metadata: &Metadata<'_>) -> bool {
+    let kind = (&*subject.kind.group, &*subject.kind.kind);
+    rule.selects(kind, subject.namespace(), subject.name(), |key| metadata.labels.get(key))
 }
 
 /// What rules are asked about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Deletion,
-    LabelChange,
+    /// A change that would end the protection.
+    Ending(Ending),
 }
 
-/// What rules that select the subject say.
+/// Those of some rules that do not exempt the user.
+fn concerning<'a>(mut rules: Vec<&'a Rule>, user: &User<'_>) -> Vec<&'a Rule> {
+    rules.retain(|rule| !rule.exempt.cover(&user.name, user.groups.iter().map(AsRef::as_ref)));
+    rules
+}
+
+/// What rules that select the subject, and that concern the user, say.
 async fn answer(
     subject: &Subject<'_>,
     user: &User<'_>,
-    selecting: Vec<&Rule>,
+    concerned: Vec<&Rule>,
     event: Event,
     world: &impl World,
     found: &mut Found,
 ) {
-    let groups = || user.groups.iter().map(AsRef::as_ref);
-    let concerned: Vec<&Rule> =
-        selecting.into_iter().filter(|rule| !rule.exempt.cover(&user.name, groups())).collect();
     let cascading = concerned.iter().any(|rule| rule.mode == Mode::Cascading);
     let not_searched = if cascading { group_not_searched(subject, world) } else { None };
     let held = if cascading && not_searched.is_none() { held(subject, world).await } else { None };
@@ -94,7 +163,7 @@ async fn answer(
         if seen.contains(&rule.protection.as_str()) {
             continue;
         }
-        let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
+        let ruled = ruled(rule);
         let outcome = match (rule.mode, &held) {
             (Mode::Always, _) => Ok(Vec::new()),
             (Mode::Cascading, None) if not_searched.is_some() => {
@@ -102,7 +171,7 @@ async fn answer(
                 continue;
             }
             (Mode::Cascading, None) => {
-                // It protects from no deletion, and so from no change of labels.
+                // It protects from no deletion, and so from no change.
                 if event == Event::Deletion {
                     found.warnings.push(Warning::RuleNotKnown(ruled));
                 }
@@ -117,7 +186,7 @@ async fn answer(
             (Action::Deny, Ok(held)) => {
                 let reason = match event {
                     Event::Deletion => Reason::Ruled(ruled, held),
-                    Event::LabelChange => Reason::Unselected(ruled, held),
+                    Event::Ending(ending) => Reason::Unselected(ruled, held, ending),
                 };
                 found.findings.push(Finding {
                     guard: Guard::Protections,
@@ -133,33 +202,15 @@ async fn answer(
             }
             (Action::Warn, _) => found.warnings.push(match event {
                 Event::Deletion => Warning::Ruled(ruled),
-                Event::LabelChange => Warning::Unselected(ruled),
+                Event::Ending(ending) => Warning::Unselected(ruled, ending),
             }),
             (Action::Audit, _) => {}
         }
     }
 }
 
-/// Those of some rules that select the subject with these labels, in the protections' order.
-async fn selecting<'a>(
-    subject: &Subject<'_>,
-    metadata: &Metadata<'_>,
-    rules: Vec<&'a Rule>,
-    world: &impl World,
-) -> Answer<Vec<&'a Rule>> {
-    let labels = |key: &str| metadata.labels.get(key);
-    let selects = |rule: &&Rule| rule.selects(subject.namespace(), subject.name(), labels);
-    let mut selecting: Vec<&Rule> = rules.into_iter().filter(selects).collect();
-    // Asked only if a rule wants to know.
-    if let Some(namespace) = subject.namespace()
-        && selecting.iter().any(|rule| rule.namespace_labels.is_some())
-    {
-        let labels = world.namespace_labels(namespace).await?;
-        let look_up = palisade_api::labels::look_up(&labels);
-        selecting.retain(|rule| rule.namespace_labels.as_ref().is_none_or(|wanted| wanted.matches(&look_up)));
-    }
-    selecting.sort_by(|one, other| one.protection.cmp(&other.protection));
-    Ok(selecting)
+fn ruled(rule: &Rule) -> Ruled {
+    Ruled { protection: rule.protection.clone(), message: rule.message.clone() }
 }
 
 fn exempting(rule: &Rule, user: &User<'_>) -> Lift {

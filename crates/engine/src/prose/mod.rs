@@ -14,7 +14,9 @@ use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::pod::Loss;
 use crate::rights::MissingRights;
-use crate::verdict::{About, Code, Doomed, Finding, Held, Lift, Lifted, Reason, Ruled, Verdict, Warning};
+use crate::verdict::{
+    About, Code, Doomed, Ending, Finding, Held, Lift, Lifted, Reason, Ruled, Verdict, Warning,
+};
 use crate::world::{Census, Standing, Throttled, Unknown};
 
 pub use critical::{endless, left_behind};
@@ -53,8 +55,12 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
     if let Some(namespace) = &verdict.awaited_by {
         text.extend([" Namespace \"", namespace, "\" is terminating, and waits for it."]);
     }
-    if verdict.findings.iter().any(|finding| matches!(finding.reason, Reason::Unselected(..))) {
-        text.push_str(" This change of its labels would end that.");
+    let ending = verdict.findings.iter().find_map(|finding| match &finding.reason {
+        Reason::Unselected(_, _, ending) => Some(*ending),
+        _ => None,
+    });
+    if let Some(ending) = ending {
+        text.extend([" ", change(ending), " would end that."]);
     }
     // A step helps only if every finding has one: to scale down what is protected for ever would be for nothing.
     let waits = |finding: &&Finding| !matches!(finding.lift, Some(Lift::Grant(_)));
@@ -96,8 +102,8 @@ pub fn because(reason: &Reason) -> String {
             format!("{}, and it has {}", written(mark), held.join(" and "))
         }
         Reason::MarkedUnknown(mark, unknown) => format!("{}, and {}", written(mark), not_known(unknown)),
-        Reason::Ruled(rule, held) | Reason::Unselected(rule, held) if held.is_empty() => ruled(rule),
-        Reason::Ruled(rule, held) | Reason::Unselected(rule, held) => {
+        Reason::Ruled(rule, held) | Reason::Unselected(rule, held, _) if held.is_empty() => ruled(rule),
+        Reason::Ruled(rule, held) | Reason::Unselected(rule, held, _) => {
             let held: Vec<String> = held.iter().map(holding).collect();
             format!("{}, and it has {}", ruled(rule), held.join(" and "))
         }
@@ -154,11 +160,13 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             subject(about),
             ruled(rule),
         ),
-        Warning::Unselected(rule) => format!(
-            "{} is protected from deletion: {}; with this change of its labels it no longer is",
-            subject(about),
-            ruled(rule)
-        ),
+        Warning::Unselected(rule, ending) => {
+            let change = match ending {
+                Ending::Labels => "with this change of its labels it no longer is",
+                Ending::Controller => "as a controller's it no longer is",
+            };
+            format!("{} is protected from deletion: {}; {change}", subject(about), ruled(rule))
+        }
         Warning::Ruled(rule) => format!("{} is protected from deletion: {}", subject(about), ruled(rule)),
         Warning::Throttled(throttled) => format!("{} is beyond {}", subject(about), throttling(throttled)),
         Warning::LeftBehind(left) => left_behind(about, left),
@@ -349,6 +357,13 @@ fn ruled(rule: &Ruled) -> String {
             format!("ResourceDeletionProtection \"{}\" ({})", rule.protection, message.join(" "))
         }
         None => format!("ResourceDeletionProtection \"{}\"", rule.protection),
+    }
+}
+
+fn change(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Labels => "This change of its labels",
+        Ending::Controller => "To make it a controller's",
     }
 }
 

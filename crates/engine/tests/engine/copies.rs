@@ -228,7 +228,7 @@ fn copies_guard_no_namespace_and_are_neither_counted_nor_named() {
 
 #[test]
 fn what_a_rule_protects_stays_protected_though_its_label_is_a_copy() {
-    let rule = json!({"protectedResources": [{"resourceSelector": [{"apiVersion": "example.com/v1", "kind": "Widget"}]}]});
+    let rule = json!({"protectedResources": [{"resourceSelector": [{"apiVersion": "example.com/v1", "kind": "Widget", "namespace": "shop"}]}]});
     let owner = there(&json!({"metadata": {"labels": {KEY: "Always"}}}));
     let world = Given {
         owners: with_owner(owner).owners,

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod cascade;
+mod churn;
 mod components;
 mod copies;
 mod critical;

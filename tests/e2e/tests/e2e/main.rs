@@ -16,6 +16,7 @@ mod command_line;
 mod components;
 mod copies;
 mod critical;
+mod defaults;
 mod etcd_jobs;
 mod fan_out;
 mod faults;

@@ -441,7 +441,9 @@ mod tests {
             }
             let (namespace, name) = (format!("n{namespace}"), format!("o{name}"));
             let labels = BTreeMap::from([(format!("k{key}"), format!("v{value}"))]);
-            let selected = rules.iter().any(|rule| rule.selects(Some(&namespace), &name, look_up(&labels)));
+            let selected = rules.iter().any(|rule| {
+                rule.selects(("", "ConfigMap"), Some(&namespace), &name, look_up(&labels))
+            });
             let asked = merged.webhooks.iter().any(|webhook| asks(webhook, &namespace, &name, &labels, &terms));
             proptest::prop_assert!(!selected || asked, "{merged:?}");
             proptest::prop_assert!(merged.webhooks.len() <= 2 * OWN_SELECTORS + 1);

@@ -66,7 +66,7 @@ fn not_made_by_a_controller() -> Expression {
 }
 
 /// That Kubernetes' controllers, which copy a Service's labels, are not the ones who ask.
-fn by_somebody_else() -> Expression {
+pub(super) fn by_somebody_else() -> Expression {
     cel!(
         "!(request.userInfo.username in ['system:kube-controller-manager', 'system:apiserver'] \
          || request.userInfo.username.startsWith('system:serviceaccount:kube-system:') \

@@ -65,7 +65,7 @@ impl Wanted<'_> {
 
 /// An update of a resource, or through one of its subresources: labels can be taken away through `status`. `pods/*` is
 /// both.
-fn updated(group: &str, plural: &str) -> RuleWithOperations {
+pub(super) fn updated(group: &str, plural: &str) -> RuleWithOperations {
     rule("UPDATE", group, &format!("{plural}/*"))
 }
 

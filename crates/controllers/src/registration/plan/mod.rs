@@ -4,6 +4,7 @@
 //! with what should be, field by field.
 
 pub mod cel;
+mod churn;
 mod components;
 mod critical;
 mod disabled;
@@ -141,6 +142,7 @@ fn plan_guards(wanted: &Wanted<'_>) -> Vec<ValidatingWebhook> {
     webhooks.extend(wanted.label_advice());
     webhooks.extend(wanted.protected());
     webhooks.extend(wanted.label_changes());
+    webhooks.extend(wanted.adoptions());
     webhooks.extend(wanted.evictions());
     webhooks
 }
@@ -224,7 +226,8 @@ impl Wanted<'_> {
         });
         let every = EveryKinds::of(&self.coverage.every).webhooks.into_iter().map(|every| {
             let EveryKind { groups, namespaces, labels, condition } = every;
-            let mut conditions = vec![lasting().condition("lasting")];
+            let mut conditions =
+                vec![lasting().condition("lasting"), churn::not_churn().condition("not-churn")];
             conditions.extend(condition.map(|condition| condition.condition("selected")));
             ValidatingWebhook {
                 rules: Some(groups.iter().map(|group| of_every_kind(group, &namespaces)).collect()),
@@ -553,6 +556,7 @@ pub(super) mod tests {
             every: vec![every(None), every(Some("shop"))],
             label_changes: [((LabelRule::of(&labels::LabelSelector::default()), Namespaces::All), pods())]
                 .into(),
+            adoptions: [(Namespaces::All, pods())].into(),
             pods: Some(Namespaces::All),
         };
         let components = palisade_api::components::druid::components("druid", &[], &[]);
