@@ -8,7 +8,8 @@ use palisade_admission::{answer, read};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::{Rule, rules_of};
 use palisade_engine::{
-    Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown, World, decide,
+    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown,
+    World, decide,
 };
 
 use crate::Error;
@@ -47,6 +48,9 @@ impl World for Nobody {
         _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
         Ok(Search::default())
+    }
+    fn note_author(&self, _: &BudgetAuthor<'_>, _: bool) -> u32 {
+        0
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         Err(Unknown::new("", ""))

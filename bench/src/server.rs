@@ -19,7 +19,7 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_cluster::Behind;
 use palisade_engine::{
-    Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
+    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
 };
 
 use rustls::pki_types::pem::PemObject;
@@ -295,6 +295,9 @@ impl World for Empty {
         _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
         Ok(Search::default())
+    }
+    fn note_author(&self, _: &BudgetAuthor<'_>, _: bool) -> u32 {
+        0
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         Ok(None)

@@ -11,7 +11,8 @@ use palisade_admission::{BadReview, answer, read};
 use palisade_api::gates::FeatureGates;
 use palisade_engine::json::UniqueMembers;
 use palisade_engine::{
-    Answer, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown, World, decide,
+    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown,
+    World, decide,
 };
 use palisade_fuzz::{Recipe, corpus, mutated};
 use serde_json::Value;
@@ -97,6 +98,9 @@ impl World for Nobody {
         _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
         nobody()
+    }
+    fn note_author(&self, _: &BudgetAuthor<'_>, _: bool) -> u32 {
+        0
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         nobody()

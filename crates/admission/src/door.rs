@@ -203,6 +203,7 @@ impl Asked {
                 "critical" => &mut asked.expects.critical,
                 "components" => &mut asked.expects.components,
                 "labelled-dependents" => &mut asked.expects.labelled_dependents,
+                "administrator" => &mut asked.expects.administrator,
                 _ => return None,
             };
             *said = true;

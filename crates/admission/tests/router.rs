@@ -14,7 +14,8 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_cluster::Behind;
 use palisade_engine::{
-    Answer, Census, Count, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
+    Answer, BudgetAuthor, Census, Count, Definition, Judged, Place, Protections, Search, Settings, Subject,
+    World,
 };
 
 use rstest::rstest;
@@ -83,6 +84,9 @@ impl World for Small {
         _: &(dyn Fn(&Subject<'_>, bool) -> Judged + Sync),
     ) -> Answer<Search> {
         Ok(Search::default())
+    }
+    fn note_author(&self, _: &BudgetAuthor<'_>, _: bool) -> u32 {
+        0
     }
     async fn pod(&self, _: &str, name: &str) -> Answer<Option<String>> {
         let labels = json!({"policy.kruise.io/delete-protection": "Always"});

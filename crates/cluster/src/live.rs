@@ -19,9 +19,9 @@ use palisade_api::critical::{Resource, Target};
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged, Metadata,
-    OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Right, Scaled, Scope,
-    Search, Spent, Subject, Unknown, Withdrawal, World,
+    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged,
+    Metadata, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Right, Scaled,
+    Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -292,6 +292,14 @@ impl World for LiveWorld {
             Some(ledger) => ledger.spend(withdrawal, self.deadline, really).await,
             None => Spent::default(),
         }
+    }
+
+    fn note_author(&self, author: &BudgetAuthor<'_>, really: bool) -> u32 {
+        let Some(ledger) = &self.ledger else { return 0 };
+        if really {
+            ledger.budgets.note_author(author);
+        }
+        ledger.budgets.index().min_unavailable()
     }
 
     async fn critical_services(&self, concerned: Option<&Subject<'_>>) -> Answer<Vec<Critical>> {

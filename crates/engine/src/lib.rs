@@ -37,9 +37,9 @@ pub use verdict::{
     Managed, Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
 };
 pub use world::{
-    Answer, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState, Parent, Place,
-    Present, ProtectedComponents, Refused, Scaled, Scope, Search, Spent, Standing, Throttled, Unknown,
-    UnreadableKind, Withdrawal, World,
+    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState,
+    Parent, Place, Present, ProtectedComponents, Refused, Scaled, Scope, Search, Spent, Standing, Throttled,
+    Unknown, UnreadableKind, Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;
@@ -102,7 +102,7 @@ pub async fn decide(review: &Review<'_>, world: &impl World, settings: &Settings
                     return verdict;
                 }
             }
-            guards::check_policy(subject, old.is_none(), review, world, settings).await
+            guards::check_policy(subject, old.as_ref(), review, world, settings).await
         }
         Action::Create(_) | Action::Evict { .. } | Action::Scale { .. } | Action::Other => Verdict::allow(),
     }

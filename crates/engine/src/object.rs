@@ -25,6 +25,8 @@ pub struct Metadata<'a> {
     pub name: Cow<'a, str>,
     pub uid: Cow<'a, str>,
     pub resource_version: Cow<'a, str>,
+    /// How often what was asked for has changed.
+    pub generation: Option<i64>,
     pub namespace: Option<Cow<'a, str>>,
     pub deletion_timestamp: Option<Cow<'a, str>>,
     /// How long it may take to go, once it is going.
@@ -61,6 +63,7 @@ fn is_read(annotation: &str) -> bool {
             | marks::IGNORE_UNREADABLE_KINDS
             | budget::NO_PROTECT
             | budget::MIN_UNAVAILABLE
+            | budget::APPROVED
             | generate::GENERATED_FOR
     ) || generate::KEYS.contains(&annotation)
 }
@@ -166,6 +169,7 @@ impl<'a> Metadata<'a> {
                 "name" => metadata.name = value.string()?,
                 "uid" => metadata.uid = value.string()?,
                 "resourceVersion" => metadata.resource_version = value.string()?,
+                "generation" => metadata.generation = value.value()?,
                 "namespace" => metadata.namespace = value.string_or_null()?,
                 "deletionGracePeriodSeconds" => metadata.deletion_grace_seconds = value.value()?,
                 "deletionTimestamp" => {

@@ -32,6 +32,8 @@ pub struct Expects {
     pub components: bool,
     /// It has no namespace, and owns objects in namespaces that nothing but labels protects.
     pub labelled_dependents: bool,
+    /// It is a budget, and whoever writes it may write budgets in all namespaces.
+    pub administrator: bool,
 }
 
 /// What becomes of dependents.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use palisade_api::action::Action;
+use palisade_api::budget::Limit;
 use palisade_api::gates::Gate;
 use palisade_api::marks::{Mark, Place};
 
@@ -516,6 +517,8 @@ pub enum Warning {
     NoParent(String, String),
     /// A policy that is being written does not hold yet.
     NotHeldYet,
+    /// A budget that no administrator writes would let no pod go, and lets at least so many go.
+    Bounded { limit: Limit, least: u32 },
     /// A provider can never go in order.
     Deadlocked(Deadlock),
     /// Groups that are not searched, and in which something may be that matters.

@@ -160,6 +160,10 @@ pub trait World: Sync {
 
     /// The JSON of a pod; `None` if there is no such pod.
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+
+    /// How many pods a budget lets go at least that no administrator writes. If it is `really` written, who does so is
+    /// remembered.
+    fn note_author(&self, author: &BudgetAuthor<'_>, really: bool) -> u32;
 }
 
 fn nobody_to_ask<T>(resource: &Resource) -> Ready<Answer<T>> {
@@ -222,6 +226,20 @@ pub enum Declared<'a> {
     Budget { namespace: &'a str, name: &'a str },
     FlowControl { name: &'a str },
     CriticalService { name: &'a str, provider: &'a Provider, is_new: bool },
+}
+
+/// Who writes a budget, and what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetAuthor<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+    /// That the budget will have: the API server counts before it asks.
+    pub generation: i64,
+    /// The text of its `spec`.
+    pub spec: &'a [u8],
+    /// Whether they may write budgets in all namespaces.
+    pub administrator: bool,
 }
 
 /// A component protection.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
+use palisade_api::budget;
 use palisade_api::components::druid;
 use palisade_api::gates::FeatureGateList;
 use palisade_api::names;
@@ -116,9 +117,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "POLICY", default_value = "fail", ignore_case = true)]
     pub(crate) failure_policy: FailurePolicyArg,
 
-    /// How many pods a budget lets go at least that was generated from annotations, whatever they say: whoever writes an
-    /// annotation needs no right to write budgets.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    /// How many pods a budget lets go at least that no administrator wrote, by hand or by an annotation that generates it,
+    /// whatever it says. An administrator is whoever may create and update budgets in all namespaces. 0 takes every budget at
+    /// its word.
+    #[arg(long, value_name = "NUMBER", default_value_t = budget::DEFAULT_MIN_UNAVAILABLE)]
     pub(crate) generated_budget_min_unavailable: u32,
 
     /// How long the loss of a pod that was admitted counts while nobody sees it happen. Another webhook may hold it up for

@@ -20,6 +20,7 @@ const FEATURE_GATES: &str = "feature-gates";
 const SEARCH_GROUPS: &str = "search-groups";
 const FAILURE_POLICY: &str = "failure-policy";
 const ETCD: &str = "enable-etcd-components-webhook";
+const MIN_UNAVAILABLE: &str = "generated-budget-min-unavailable";
 const RECONCILER: &str = "reconciler-service-account";
 const EXEMPT_ACCOUNTS: &str = "etcd-components-webhook-exempt-service-accounts";
 const EXEMPT_GROUPS: &str = "etcd-components-webhook-exempt-groups";
@@ -30,6 +31,9 @@ pub(crate) struct Published {
     pub(crate) gates: FeatureGates,
     pub(crate) search_groups: SearchGroups,
     pub(crate) etcd: Option<Etcd>,
+    /// How many pods a budget that no administrator wrote lets go at least; `None` if they are of a version that does not
+    /// say.
+    pub(crate) min_unavailable: Option<u32>,
     /// Whether the API server asks the replicas, as far as they know.
     pub(crate) registered: Option<bool>,
 }
@@ -75,6 +79,7 @@ pub(crate) fn settings(args: &RunArgs, gates: FeatureGates) -> BTreeMap<String, 
         (SEARCH_GROUPS, args.search_groups.to_string()),
         (FAILURE_POLICY, failure_policy.to_owned()),
         (ETCD, args.enable_etcd_components_webhook.to_string()),
+        (MIN_UNAVAILABLE, args.generated_budget_min_unavailable.to_string()),
     ];
     if let Some(Etcd { reconciler, exempt_accounts, exempt_groups }) = Etcd::of(args) {
         settings.push((RECONCILER, reconciler));
@@ -121,6 +126,7 @@ impl Published {
                 exempt_accounts: list(EXEMPT_ACCOUNTS),
                 exempt_groups: list(EXEMPT_GROUPS),
             }),
+            min_unavailable: value(MIN_UNAVAILABLE).parse().ok(),
             registered: value(REGISTERED).parse().ok(),
         })
     }
@@ -145,6 +151,7 @@ mod tests {
             &[][..],
             &["--feature-gates=CriticalService=false"],
             &["--search-groups=core,apps,example.com"],
+            &["--generated-budget-min-unavailable=3"],
             &[
                 "--enable-etcd-components-webhook",
                 "--reconciler-service-account=a",
@@ -156,7 +163,9 @@ mod tests {
             let gates = FeatureGates::chosen(args.feature_gates.iter().flat_map(|list| &list.0));
             let published = Published::parse(&settings(&args, gates)).unwrap();
             let (etcd, search_groups) = (Etcd::of(&args), args.search_groups.clone());
-            assert_eq!(published, Published { gates, search_groups, etcd, registered: None });
+            let min_unavailable = Some(args.generated_budget_min_unavailable);
+            let expected = Published { gates, search_groups, etcd, min_unavailable, registered: None };
+            assert_eq!(published, expected);
         }
     }
 

@@ -64,6 +64,25 @@ impl Limit {
         }
     }
 
+    /// Whether it lets no pod go, however many are wanted.
+    pub fn lets_none_go(self) -> bool {
+        matches!(
+            self,
+            Self::MaxUnavailable(Amount::Number(0) | Amount::Percent(0))
+                | Self::MinAvailable(Amount::Percent(100))
+        )
+    }
+
+    /// Whether there are numbers of pods of which it would let fewer go than that.
+    pub fn may_let_fewer_go(self, least: u32) -> bool {
+        match self {
+            Self::MaxUnavailable(Amount::Number(number)) => number < least,
+            Self::MaxUnavailable(Amount::Percent(100))
+            | Self::MinAvailable(Amount::Number(0) | Amount::Percent(0)) => false,
+            Self::MaxUnavailable(Amount::Percent(_)) | Self::MinAvailable(_) => least > 0,
+        }
+    }
+
     /// A limit that lets at least so many of `total` pods go: this one, if it does.
     #[must_use]
     pub fn letting_go(self, least: u32, total: i64) -> Self {
@@ -148,6 +167,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_may_let_fewer_go_is_told_before_anything_is_counted(
+            amount in any_amount(), least in 0..5_u32, total in 0..200_i64,
+        ) {
+            for limit in [MaxUnavailable(amount), MinAvailable(amount)] {
+                let bounded = limit.letting_go(least, total) != limit;
+                prop_assert!(!bounded || limit.may_let_fewer_go(least), "{limit:?} of {total}");
+                if limit.lets_none_go() {
+                    prop_assert_eq!(limit.desired(total), total);
+                }
+            }
+        }
+
         #[test]
         fn no_more_is_desired_than_is_wanted(amount in any_amount(), total in 0..10_000_i64) {
             for limit in [MaxUnavailable(amount), MinAvailable(amount)] {

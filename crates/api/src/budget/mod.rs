@@ -9,6 +9,7 @@
 //!   maxUnavailable: 20%                                             # or minAvailable
 //! ```
 
+mod author;
 mod limit;
 mod schema;
 
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use author::{Author, WrittenBy};
 pub use limit::{Amount, Limit};
 pub use schema::definition;
 
@@ -32,6 +34,11 @@ pub const PLURAL: &str = "podunavailablebudgets";
 pub const UNAVAILABLE_PREFIX: &str = "unavailable-pod.kruise.io/";
 /// An annotation on a budget that nobody with a right to write one wrote: how many pods it lets go at least.
 pub const MIN_UNAVAILABLE: &str = "palisade.dev/min-unavailable";
+/// How many pods a budget that no administrator wrote lets go at least, unless a flag says otherwise.
+pub const DEFAULT_MIN_UNAVAILABLE: u32 = 1;
+/// An annotation on a budget. An administrator who sets it, or changes its value, has the budget taken at its word as if
+/// they had written it. On its own it means nothing.
+pub const APPROVED: &str = "palisade.dev/approved";
 /// An annotation on a pod: with the value `true`, no budget counts it.
 pub const NO_PROTECT: &str = "pub.kruise.io/no-protect";
 
@@ -105,6 +112,22 @@ impl Budget {
         Self { min_unavailable, ..self }
     }
 
+    /// The same, letting at least so many pods go.
+    #[must_use]
+    pub fn letting_go(self, least: u32) -> Self {
+        Self { min_unavailable: self.min_unavailable.max(least), ..self }
+    }
+
+    /// How many it lets go at least, whatever its limit says.
+    pub fn min_unavailable(&self) -> u32 {
+        self.min_unavailable
+    }
+
+    /// Whether its limit would let fewer of `total` wanted pods go than it does.
+    pub fn is_bounded(&self, total: i64) -> bool {
+        self.limit.letting_go(self.min_unavailable, total) != self.limit
+    }
+
     /// How many of `total` wanted pods must stay available.
     pub fn desired(&self, total: i64) -> i64 {
         self.limit.letting_go(self.min_unavailable, total).desired(total)
@@ -142,6 +165,8 @@ fn group_of(api_version: &str) -> String {
 pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written_by: Option<WrittenBy>,
     /// How many more pods may become unavailable now.
     pub unavailable_allowed: i64,
     pub current_available: i64,
@@ -173,6 +198,20 @@ impl Status {
     /// Whether the loss of a pod has been admitted and not seen yet.
     pub fn reserves(&self, uid: &str) -> bool {
         self.deleted_pods.contains_key(uid) || self.unavailable_pods.contains_key(uid)
+    }
+
+    /// Who wrote the budget, as of its generation.
+    pub fn author(&self, generation: Option<i64>) -> Author {
+        match self.written_by {
+            Some(WrittenBy { generation: known, administrator }) if Some(known) == generation => {
+                if administrator {
+                    Author::Administrator
+                } else {
+                    Author::Other
+                }
+            }
+            earlier => Author::Unknown { before: earlier.map(|earlier| earlier.administrator) },
+        }
     }
 
     /// Whether any has.

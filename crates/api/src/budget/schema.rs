@@ -29,6 +29,12 @@ pub fn definition() -> Value {
         age(),
         wide(column("Max-Unavailable", "string", ".spec.maxUnavailable", "How many may be unavailable")),
         wide(column("Min-Available", "string", ".spec.minAvailable", "How many must stay available")),
+        wide(column(
+            "By-Administrator",
+            "boolean",
+            ".status.writtenBy.administrator",
+            "Whether an administrator wrote it; another one lets at least one pod go",
+        )),
     ];
     Definition {
         group: GROUP,
@@ -101,6 +107,16 @@ fn status() -> Value {
         "type": "object",
         "properties": {
             "observedGeneration": count(),
+            "writtenBy": {
+                "type": "object", "required": ["generation", "administrator"],
+                "description": "Who wrote it. A budget that no administrator wrote lets at least one pod go, whatever its limit: \
+                    see --generated-budget-min-unavailable of Palisade.",
+                "properties": {
+                    "generation": count(),
+                    "administrator": {"type": "boolean",
+                        "description": "Whether whoever wrote this generation may write budgets in all namespaces."},
+                },
+            },
             "unavailableAllowed": count(), "currentAvailable": count(), "desiredAvailable": count(), "totalReplicas": count(),
             "deletedPods": reservations("Pods whose deletion or eviction was admitted and not seen yet, by uid."),
             "unavailablePods": reservations("Pods whose update was admitted and not seen yet, by uid."),

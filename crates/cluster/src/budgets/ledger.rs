@@ -14,10 +14,11 @@ use palisade_api::budget::{self, Budget, Chosen, Status};
 use palisade_api::versions::PolicyKind;
 use palisade_engine::{Answer, Metadata, Object, PodState, Standing, Unknown, Withdrawal, is_available};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::budgets::account::{Admitted, Life, Loser, Numbers, Seen, admit, has_seen_enough, release, sweep};
+use crate::budgets::authors::{Authorship, MOST_AUTHORS};
 use crate::budgets::census::{Census, Membership, census, membership};
 use crate::budgets::owners::Lookup;
 use crate::budgets::{Controller, Index, Key, Known, budget_resource};
@@ -34,6 +35,7 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 pub struct Budgets {
     lookup: Lookup,
     tasks: Tasks<Self>,
+    pub(super) authors: Arc<Semaphore>,
     count: Box<dyn Fn(Entry) + Send + Sync>,
 }
 
@@ -42,6 +44,8 @@ pub(crate) enum Ask {
     Charge(Loser),
     /// What was reserved at a time is not needed.
     Release(Box<str>, Timestamp),
+    /// Who wrote it.
+    Sign(Authorship),
 }
 
 /// How a budget stands, and what its status should say about it.
@@ -62,7 +66,8 @@ impl Budgets {
         count: impl Fn(Entry) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let lookup = Lookup { client, index, discovery, searching };
-        Arc::new(Self { lookup, tasks: Tasks::default(), count: Box::new(count) })
+        let authors = Arc::new(Semaphore::new(MOST_AUTHORS));
+        Arc::new(Self { lookup, tasks: Tasks::default(), authors, count: Box::new(count) })
     }
 
     pub fn index(&self) -> &Arc<Index> {
@@ -82,6 +87,16 @@ impl Budgets {
         }
         if budgets.is_empty() {
             return Ok(Vec::new());
+        }
+        let awaits_author = |budgets: &[Arc<Known>]| {
+            let least = self.lookup.index.min_unavailable();
+            budgets.iter().any(|known| known.awaits_author(least))
+        };
+        if awaits_author(&budgets) {
+            // It was written just now, and whoever admitted it is about to say by whom.
+            let told = self.lookup.index.until(|index| !awaits_author(&index.budgets_in(namespace)));
+            let _ = timeout(CATCH_UP, told).await;
+            budgets = self.lookup.index.budgets_in(namespace);
         }
         self.lookup.index.until(Index::is_listed).await;
         let mut concerned = Vec::new();
@@ -243,7 +258,7 @@ impl Budgets {
         }))
         .map_err(kube::Error::SerdeError)?;
         let written = api.replace_status(name, &PostParams::default(), &object).await?;
-        Ok(Known::read(&written))
+        Ok(self.lookup.index.reader.read(&written))
     }
 }
 
@@ -282,13 +297,14 @@ impl Account for Budgets {
             match ask {
                 Ask::Charge(loser) => losers.push(loser.clone()),
                 Ask::Release(uid, at) => changed |= release(&mut status, uid, *at),
+                Ask::Sign(authorship) => changed |= authorship.sign(known, &mut status),
             }
         }
         let (admitted, numbers, reserved) = admit(budget, &census, &mut status, &losers, Timestamp::now());
         let mut admitted = admitted.into_iter();
         let said = asked.iter().map(|ask| match ask {
             Ask::Charge(_) => admitted.next().unwrap_or(Admitted::Yes),
-            Ask::Release(..) => Admitted::Yes,
+            Ask::Release(..) | Ask::Sign(_) => Admitted::Yes,
         });
         let said = said.collect();
         if !changed && !reserved {
@@ -305,7 +321,7 @@ impl Account for Budgets {
     async fn read(&self, key: &Key) -> kube::Result<Option<Known>> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.lookup.client.clone(), &key.namespace, &budget_resource());
-        Ok(get_policy(&api, &key.name).await?.map(|object| Known::read(&object)))
+        Ok(get_policy(&api, &key.name).await?.map(|object| self.lookup.index.reader.read(&object)))
     }
 
     fn free() -> Admitted {

@@ -10,6 +10,7 @@
 //! Pods and workloads are watched only while there is a budget.
 
 mod account;
+mod authors;
 mod census;
 mod ledger;
 #[cfg(test)]
@@ -22,12 +23,13 @@ mod watches;
 mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject};
-use palisade_api::budget::{self, Budget, Chosen, Status};
+use palisade_api::budget::{self, Author, Budget, Chosen, Status};
 use palisade_engine::json::Malformed;
 use tokio::sync::{Notify, watch};
 
@@ -58,21 +60,57 @@ pub struct Known {
     pub resource_version: String,
     /// What it asks for, or why nobody can tell.
     pub budget: Result<Budget, String>,
+    pub author: Author,
+    /// Whether its annotation says how many pods it lets go at least: it was generated.
+    pub is_generated: bool,
+    /// Of its `spec`, by the keys of this process.
+    spec_digest: u64,
     pub status: Status,
 }
 
 impl Known {
-    pub(crate) fn read(object: &DynamicObject) -> Self {
-        Self {
+    /// Whether who wrote it decides how many pods it lets go, and nobody knows yet.
+    fn awaits_author(&self, least: u32) -> bool {
+        !self.author.is_known()
+            && self.budget.as_ref().is_ok_and(|budget| budget.limit.may_let_fewer_go(least))
+    }
+}
+
+/// Reads budgets.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    /// How many pods a budget that no administrator wrote lets go at least.
+    least: u32,
+    keys: RandomState,
+}
+
+impl Reader {
+    fn new(least: u32) -> Self {
+        Self { least, keys: RandomState::new() }
+    }
+
+    pub(crate) fn read(&self, object: &DynamicObject) -> Known {
+        let spec = object.data.get("spec").unwrap_or(&serde_json::Value::Null);
+        let least = object.annotations().get(budget::MIN_UNAVAILABLE).map(String::as_str);
+        let status: Status = status_of(object);
+        let author = status.author(object.metadata.generation);
+        let bound = if author.is_bounded() { self.least } else { 0 };
+        Known {
             key: Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() },
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation,
             resource_version: object.resource_version().unwrap_or_default(),
-            budget: Budget::read(object.data.get("spec").unwrap_or(&serde_json::Value::Null)).map(|budget| {
-                budget.bounded_by(object.annotations().get(budget::MIN_UNAVAILABLE).map(String::as_str))
-            }),
-            status: status_of(object),
+            budget: Budget::read(spec).map(|budget| budget.bounded_by(least).letting_go(bound)),
+            author,
+            is_generated: least.is_some(),
+            spec_digest: self.digest(spec),
+            status,
         }
+    }
+
+    /// A number that stands for a spec. Nobody outside knows the keys, so nobody can make another one that has the same.
+    fn digest(&self, spec: &serde_json::Value) -> u64 {
+        self.keys.hash_one(spec.to_string())
     }
 }
 
@@ -87,6 +125,7 @@ type Asked = (Option<Workload>, tokio::time::Instant);
 /// Everything that is watched for budgets.
 #[derive(Debug)]
 pub struct Index {
+    reader: Reader,
     pods: RwLock<Pods>,
     workloads: RwLock<Workloads>,
     budgets: RwLock<BTreeMap<String, BTreeMap<String, Arc<Known>>>>,
@@ -108,7 +147,15 @@ pub struct Index {
 
 impl Default for Index {
     fn default() -> Self {
+        Self::new(budget::DEFAULT_MIN_UNAVAILABLE)
+    }
+}
+
+impl Index {
+    /// `least` is how many pods a budget that no administrator wrote lets go at least.
+    pub fn new(least: u32) -> Self {
         Self {
+            reader: Reader::new(least),
             pods: RwLock::default(),
             workloads: RwLock::default(),
             budgets: RwLock::default(),
@@ -122,9 +169,12 @@ impl Default for Index {
             asked: Mutex::default(),
         }
     }
-}
 
-impl Index {
+    /// How many pods a budget that no administrator wrote lets go at least.
+    pub fn min_unavailable(&self) -> u32 {
+        self.reader.least
+    }
+
     pub fn pods(&self) -> Guard<RwLockReadGuard<'_, Pods>> {
         read(&self.pods)
     }

@@ -36,13 +36,13 @@ pub async fn watch_budgets(client: Client, progress: Arc<PolicyProgress>, index:
     watch_policies(client, PolicyKind::Budget, &resource, &progress, |change| match change {
         Change::All(objects) => {
             let mut budgets: BTreeMap<String, BTreeMap<String, Arc<Known>>> = BTreeMap::new();
-            for known in objects.iter().map(Known::read) {
+            for known in objects.iter().map(|object| index.reader.read(object)) {
                 let names = budgets.entry(known.key.namespace.clone()).or_default();
                 names.insert(known.key.name.clone(), Arc::new(known));
             }
             index.replace_budgets(budgets);
         }
-        Change::Put(object) => index.put_budget(Known::read(&object)),
+        Change::Put(object) => index.put_budget(index.reader.read(&object)),
         Change::Gone(object) => {
             index.remove_budget(&object.namespace().unwrap_or_default(), &object.name_any());
         }
@@ -107,13 +107,15 @@ impl Index {
     }
 }
 
-/// The budgets and pods of one namespace as they are now, for one question.
-pub async fn snapshot(client: &Client, namespace: &str) -> Result<Index, String> {
-    let index = Index::default();
+/// The budgets and pods of one namespace as they are now, for one question. `least` is how many pods a budget that no
+/// administrator wrote lets go at least.
+pub async fn snapshot(client: &Client, namespace: &str, least: u32) -> Result<Index, String> {
+    let index = Index::new(least);
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &budget_resource());
     let listed = list_policies(&api, PolicyKind::Budget).await;
     let budgets = listed.map_err(|error| format!("listing budgets: {error}"))?;
-    let known = budgets.iter().map(Known::read).map(|known| (known.key.name.clone(), Arc::new(known)));
+    let known = budgets.iter().map(|object| index.reader.read(object));
+    let known = known.map(|known| (known.key.name.clone(), Arc::new(known)));
     let known: BTreeMap<String, Arc<Known>> = known.collect();
     if known.is_empty() {
         index.switch_off();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use palisade_api::budget::Status;
 use palisade_cluster::budgets::{Budgets, Index, Key, Known};
 use palisade_cluster::sync;
 use tokio::sync::watch;
@@ -31,6 +32,9 @@ const ROUND: Duration = Duration::from_secs(30);
 /// A status that has seen more than there is after this long comes from another life of the cluster: a backup.
 const FORESIGHT: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 8;
+/// How long after a budget was seen to be written nobody will say any more by whom: it was written while no replica
+/// answered, before this version, or the replica that knew has ended.
+const UNSIGNED: Duration = Duration::from_secs(10);
 
 /// What the status is derived from.
 #[derive(Clone)]
@@ -48,6 +52,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
         accounts: budgets,
         expiry: inputs.expiry,
         since: HashMap::new(),
+        unsigned: HashMap::new(),
         foreseen: HashMap::new(),
         written: HashMap::new(),
     };
@@ -63,6 +68,7 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
         let led = std::mem::replace(&mut leading, sync::newest(&mut inputs.leadership).leading);
         if !leading {
             keeper.since.clear();
+            keeper.unsigned.clear();
             continue;
         }
         sleep(GATHER).await;
@@ -72,16 +78,18 @@ pub async fn keep_status(budgets: Arc<Budgets>, mut inputs: Inputs) {
         }
         let carried = sync::newest(&mut inputs.carried);
         let due = keeper.expiring(&index);
+        let unsigned = keeper.unsigned(&index);
         let budgets: Vec<Arc<Known>> = index
             .budgets()
             .into_iter()
             .filter(|known| {
                 all || touched.contains(known.key.namespace.as_str())
                     || due.contains_key(&known.key)
+                    || unsigned.contains(&known.key)
                     || plan::is_enforced(&known.status) != plan::is_carried(&carried, known)
             })
             .collect();
-        keeper.keep(budgets, &due, &carried, &index).await;
+        keeper.keep(budgets, (&due, &unsigned), &carried, &index).await;
     }
 }
 
@@ -90,6 +98,8 @@ struct Keeper {
     expiry: Duration,
     /// Since when each reservation has been seen: by budget, pod, and the time that it was made.
     since: HashMap<(Key, String, String), Instant>,
+    /// Since when nobody has said who wrote a generation of a budget.
+    unsigned: HashMap<(Key, String, Option<i64>), Instant>,
     /// Since when a status knows more than we do.
     foreseen: HashMap<Key, Instant>,
     written: HashMap<Key, Instant>,
@@ -116,10 +126,24 @@ impl Keeper {
         due
     }
 
+    /// The budgets of which nobody will say any more who wrote them.
+    fn unsigned(&mut self, index: &Index) -> HashSet<Key> {
+        let unsigned = index.budgets().into_iter().filter(|known| !known.author.is_known());
+        self.unsigned = unsigned
+            .map(|known| {
+                let id = (known.key.clone(), known.uid.clone(), known.generation);
+                let since = self.unsigned.get(&id).copied().unwrap_or_else(Instant::now);
+                (id, since)
+            })
+            .collect();
+        let due = self.unsigned.iter().filter(|(_, since)| since.elapsed() >= UNSIGNED);
+        due.map(|((key, ..), _)| key.clone()).collect()
+    }
+
     async fn keep(
         &mut self,
         budgets: Vec<Arc<Known>>,
-        due: &HashMap<Key, HashSet<String>>,
+        (due, unsigned): (&HashMap<Key, HashSet<String>>, &HashSet<Key>),
         carried: &Carried,
         index: &Arc<Index>,
     ) {
@@ -149,12 +173,16 @@ impl Keeper {
         let kept: Vec<(Key, Kept)> = futures::stream::iter(ready)
             .map(|(known, reset)| {
                 let due = due.get(&known.key).unwrap_or(&none);
+                let is_unsigned = unsigned.contains(&known.key);
                 async move {
+                    if let Some(signed) = plan::unsigned(&known).filter(|_| is_unsigned) {
+                        let written = timeout(CALL, write(accounts, &known, &signed)).await;
+                        let kept = written.unwrap_or_else(|_| Kept::Failed(NO_ANSWER.to_owned()));
+                        // What follows from it is written when the watch brings it.
+                        return (known.key.clone(), kept);
+                    }
                     let reconciled = timeout(CALL, reconcile(accounts, &known, due, carried, reset)).await;
-                    (
-                        known.key.clone(),
-                        reconciled.unwrap_or_else(|_| Kept::Failed("no answer in time".to_owned())),
-                    )
+                    (known.key.clone(), reconciled.unwrap_or_else(|_| Kept::Failed(NO_ANSWER.to_owned())))
                 }
             })
             .buffer_unordered(AT_ONCE)
@@ -181,6 +209,8 @@ impl Keeper {
         }
     }
 }
+
+const NO_ANSWER: &str = "no answer in time";
 
 enum Kept {
     Same,
@@ -216,7 +246,11 @@ async fn reconcile(
     if status == known.status {
         return Kept::Same;
     }
-    match accounts.write(known, &status).await {
+    write(accounts, known, &status).await
+}
+
+async fn write(accounts: &Arc<Budgets>, known: &Known, status: &Status) -> Kept {
+    match accounts.write(known, status).await {
         Ok(_) => Kept::Written,
         // Somebody was faster, and the watch brings what they wrote.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Kept::Same,

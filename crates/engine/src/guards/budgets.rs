@@ -7,14 +7,17 @@
 //! what every `PodUnavailableBudget` that the pod belongs to allows.
 //! A pod that is not available costs nothing, and in a namespace that is terminating nothing does.
 //!
+//! A budget that no administrator wrote lets at least one pod go, whatever it says: who may write budgets in one
+//! namespace must not stop those who drain nodes. Who writes a budget is noted when it is written.
+//!
 //! What a loss costs is taken only if nothing else refuses it, and never on a dry run.
 
 use palisade_api::budget::{self, Budget};
 
 use crate::pod::{Loss, PodState, is_available, loss_by_update};
 use crate::review::{Action, Review, Subject};
-use crate::verdict::{Code, Finding, Found, Guard, Lift, Reason};
-use crate::world::Unknown;
+use crate::verdict::{Code, Finding, Found, Guard, Lift, Reason, Warning};
+use crate::world::{BudgetAuthor, Unknown, World};
 
 /// A budget that does not allow it, or that could not be asked.
 pub(super) fn finding(reason: Reason) -> Finding {
@@ -44,11 +47,52 @@ pub(super) fn loss(subject: &Subject<'_>, review: &Review<'_>) -> Result<Option<
     }
 }
 
-/// Whether a budget says something.
-pub(super) fn check(subject: &Subject<'_>) -> Found {
+/// Whether a budget says something, and who says it.
+pub(super) fn check(
+    subject: &Subject<'_>,
+    old: Option<&Subject<'_>>,
+    review: &Review<'_>,
+    world: &impl World,
+) -> Found {
     let mut found = Found::default();
-    if let Err(why) = subject.object.spec_json().and_then(|spec| Budget::read(&spec)) {
-        found.findings.push(Finding::invalid(Guard::Budgets, why));
+    match subject.object.spec_json().and_then(|spec| Budget::read(&spec)) {
+        Err(why) => found.findings.push(Finding::invalid(Guard::Budgets, why)),
+        Ok(budget) => {
+            let Some(author) = author(subject, old, review) else { return found };
+            let least = world.note_author(&author, !review.dry_run);
+            if least > 0 && !author.administrator && budget.limit.lets_none_go() {
+                found.warnings.push(Warning::Bounded { limit: budget.limit, least });
+            }
+        }
     }
     found
+}
+
+/// Who decides what a budget says, if this changes it. A change of nothing but its metadata does not make it anybody
+/// else's, but for an administrator who approves of it.
+fn author<'a>(
+    subject: &'a Subject<'_>,
+    old: Option<&Subject<'_>>,
+    review: &Review<'_>,
+) -> Option<BudgetAuthor<'a>> {
+    let metadata = &subject.object.metadata;
+    let generation = metadata.generation?;
+    let administrator = review.expects.administrator;
+    if let Some(old) = old.map(|old| &old.object.metadata)
+        && old.generation == Some(generation)
+    {
+        let approval = metadata.annotations.get(budget::APPROVED);
+        let approves = approval.is_some() && approval != old.annotations.get(budget::APPROVED);
+        if !(administrator && approves) {
+            return None;
+        }
+    }
+    Some(BudgetAuthor {
+        namespace: subject.namespace().unwrap_or_default(),
+        name: subject.name(),
+        uid: &metadata.uid,
+        generation,
+        spec: subject.object.spec().unwrap_or(b"{}"),
+        administrator,
+    })
 }

@@ -131,17 +131,18 @@ pub(crate) async fn check_change(
 /// Whether a policy that is being written says something.
 pub(crate) async fn check_policy(
     subject: &Subject<'_>,
-    is_new: bool,
+    old: Option<&Subject<'_>>,
     review: &Review<'_>,
     world: &impl World,
     settings: &Settings,
 ) -> Verdict {
+    let is_new = old.is_none();
     let (gates, name) = (settings.gates, subject.name());
     let provider;
     let (mut found, declared) = match &*subject.kind.plural {
         budget::PLURAL if gates.pod_unavailable_budget => {
             let namespace = subject.namespace().unwrap_or_default();
-            (budgets::check(subject), Declared::Budget { namespace, name })
+            (budgets::check(subject, old, review, world), Declared::Budget { namespace, name })
         }
         api::PLURAL if gates.pod_deletion_flow_control => {
             (flow::check(subject), Declared::FlowControl { name })

@@ -10,6 +10,7 @@ mod rights;
 
 use std::borrow::Cow;
 
+use palisade_api::budget::Limit;
 use palisade_api::marks::{Mark, Mode, Place};
 
 use crate::pod::Loss;
@@ -210,6 +211,7 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             "{} does not hold yet: the registration could not be changed in time; its condition Enforced says from when on it does",
             subject(about)
         ),
+        Warning::Bounded { limit, least } => bounded(about, *limit, *least),
         Warning::Deadlocked(deadlock) => format!("{}: {}", subject(about), endless(deadlock)),
         Warning::Unreadable(unreadable) => {
             let why: String = unreadable.why.chars().take(WHY_SHOWN).collect();
@@ -234,6 +236,18 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             written(mark),
         ),
     }
+}
+
+/// Why a budget lets more pods go than it says.
+fn bounded(about: &About, limit: Limit, least: u32) -> String {
+    let (field, value) = limit.written();
+    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pods = if least == 1 { "1 pod".to_owned() } else { format!("{least} pods") };
+    format!(
+        "{}: {field}: {value} would let no pod go, and so it lets {pods} go: no administrator writes it. An administrator is \
+         whoever may create and update budgets in all namespaces",
+        subject(about)
+    )
 }
 
 /// `deployment "shop/web"`

@@ -254,3 +254,76 @@ fn a_budget_that_says_nothing_is_refused(#[case] spec: Value, #[case] message: O
     ));
     assert_eq!(outcome(&verdict), (message.map(|_| 422), message.map(str::to_owned), vec![]));
 }
+
+fn read(text: &str) -> Subject<'_> {
+    Subject { kind: kind("PodUnavailableBudget"), object: Object::parse(text.as_bytes()).unwrap() }
+}
+
+/// What is said to somebody who writes a budget over another one, and who is remembered.
+fn written(
+    old: Option<&Value>,
+    new: &Value,
+    administrator: bool,
+    dry_run: bool,
+    least: u32,
+) -> (Vec<String>, Vec<(String, i64, bool)>) {
+    let world = Given { min_unavailable: least, ..Given::default() };
+    let (old, new) = (old.map(Value::to_string), new.to_string());
+    let action = Action::Declare { subject: read(&new), old: old.as_deref().map(read) };
+    let review = Review {
+        expects: Expects { administrator, ..Expects::default() },
+        dry_run,
+        ..review(action, "jane", &[])
+    };
+    let verdict = block_on(decide(&review, &world, &settings()));
+    assert!(verdict.is_allowed());
+    (outcome(&verdict).2, world.authors.into_inner().unwrap())
+}
+
+fn budget(generation: i64, limit: &Value, annotations: &Value) -> Value {
+    let mut spec = json!({"selector": {}});
+    for (field, value) in limit.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": generation, "annotations": annotations},
+        "spec": spec})
+}
+
+#[test]
+fn whoever_changes_what_a_budget_says_is_remembered() {
+    let none = json!({"maxUnavailable": 0});
+    let bare = |generation| budget(generation, &none, &json!({}));
+    let approved = |value: &str| budget(2, &none, &json!({"palisade.dev/approved": value}));
+    let remembered =
+        |old: Option<&Value>, new: &Value, administrator: bool| written(old, new, administrator, false, 1).1;
+    let by = |generation, administrator| vec![("u".to_owned(), generation, administrator)];
+    assert_eq!(remembered(None, &bare(1), true), by(1, true));
+    assert_eq!(remembered(None, &bare(1), false), by(1, false));
+    assert_eq!(remembered(Some(&bare(1)), &bare(2), false), by(2, false));
+    assert_eq!(remembered(Some(&bare(2)), &bare(2), true), [], "not by a change of metadata");
+    assert_eq!(remembered(Some(&bare(2)), &approved("2"), true), by(2, true));
+    assert_eq!(remembered(Some(&bare(2)), &approved("2"), false), [], "nobody approves of their own");
+    assert_eq!(remembered(Some(&approved("2")), &approved("2"), true), [], "not for what others wrote there");
+    assert_eq!(remembered(Some(&approved("2")), &approved("3"), true), by(2, true));
+    assert_eq!(remembered(Some(&approved("2")), &bare(2), true), []);
+    assert_eq!(written(None, &bare(1), true, true, 1).1, [], "a dry run");
+}
+
+#[rstest]
+#[case(json!({"maxUnavailable": 0}), "maxUnavailable: 0")]
+#[case(json!({"maxUnavailable": "0%"}), "maxUnavailable: 0%")]
+#[case(json!({"minAvailable": "100%"}), "minAvailable: 100%")]
+fn who_is_no_administrator_is_told_that_a_pod_may_go(#[case] limit: Value, #[case] said: &str) {
+    let warned = format!(
+        "podunavailablebudget.policy.kruise.io \"shop/web\": {said} would let no pod go, and so it lets 1 pod go: no administrator \
+         writes it. An administrator is whoever may create and update budgets in all namespaces"
+    );
+    let new = budget(1, &limit, &json!({}));
+    assert_eq!(written(None, &new, false, false, 1).0, [&*warned]);
+    assert_eq!(written(None, &new, false, true, 1).0, [&*warned], "a dry run tells the same");
+    assert!(written(None, &new, true, false, 1).0.is_empty());
+    assert!(written(None, &new, false, false, 0).0.is_empty(), "every budget is taken at its word");
+    assert!(
+        written(None, &budget(1, &json!({"maxUnavailable": 1}), &json!({})), false, false, 1).0.is_empty()
+    );
+}

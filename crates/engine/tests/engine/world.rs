@@ -10,10 +10,10 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::protection::rules_of;
 use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{
-    About, Action, Answer, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects, Holders,
-    Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents,
-    Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject, Unknown, UnreadableKind,
-    User, Verdict, Withdrawal, World, decide, prose,
+    About, Action, Answer, BudgetAuthor, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects,
+    Holders, Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present,
+    ProtectedComponents, Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject,
+    Unknown, UnreadableKind, User, Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -23,6 +23,10 @@ pub(crate) struct Given {
     pub(crate) losses: Mutex<Vec<(Loss, bool)>>,
     /// Who was charged to flow controls, and whether in earnest.
     pub(crate) removals: Mutex<Vec<(String, bool)>>,
+    /// Who is remembered to have written budgets: uid, generation, whether an administrator.
+    pub(crate) authors: Mutex<Vec<(String, i64, bool)>>,
+    /// How many pods a budget lets go at least that no administrator wrote.
+    pub(crate) min_unavailable: u32,
     pub(crate) pods: Answer<Census>,
     pub(crate) claims: Answer<Census>,
     pub(crate) instances: Answer<Census>,
@@ -60,6 +64,8 @@ impl Default for Given {
             spent: Spent::default(),
             losses: Mutex::default(),
             removals: Mutex::default(),
+            authors: Mutex::default(),
+            min_unavailable: 1,
             pods: Err(unasked()),
             claims: Err(unasked()),
             instances: Err(unasked()),
@@ -244,6 +250,13 @@ impl World for Given {
     }
     async fn pod(&self, _: &str, _: &str) -> Answer<Option<String>> {
         self.pod.clone()
+    }
+    fn note_author(&self, author: &BudgetAuthor<'_>, really: bool) -> u32 {
+        if really {
+            let said = (author.uid.to_owned(), author.generation, author.administrator);
+            self.authors.lock().unwrap().push(said);
+        }
+        self.min_unavailable
     }
 }
 

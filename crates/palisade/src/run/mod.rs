@@ -66,7 +66,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let (material_tx, material) = watch::channel(material);
 
     let flows = Flows::new(client.clone(), count(&metrics));
-    let watches = Watches::start(&client, gates, flows.clone(), etcd_components(&args));
+    let least = args.generated_budget_min_unavailable;
+    let watches = Watches::start(&client, gates, flows.clone(), etcd_components(&args), least);
     let searching = Arc::new(searching(&args)?);
     tokio::spawn(tell_unserved_groups(watches.discovery.clone(), searching.clone()));
     let budgets = Budgets::new(

@@ -40,6 +40,7 @@ impl Watches {
         gates: FeatureGates,
         flows: Arc<Flows>,
         built_in: Option<engine::ProtectedComponents>,
+        min_unavailable: u32,
     ) -> Self {
         let (policies_tx, policies) = watch::channel(None);
         let (discovery_tx, discovery) = watch::channel(None);
@@ -51,7 +52,7 @@ impl Watches {
         if gates.resources_deletion_protection {
             tokio::spawn(watch_protected_pods(client.clone(), namespaces_tx));
         }
-        let budgets = Arc::new(Index::default());
+        let budgets = Arc::new(Index::new(min_unavailable));
         if gates.pod_unavailable_budget {
             tokio::spawn(watch_budgets(client.clone(), progress.clone(), budgets.clone()));
             tokio::spawn(keep_index(client.clone(), budgets.clone(), discovery.clone()));

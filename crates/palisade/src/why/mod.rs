@@ -21,7 +21,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Client;
 use kube::api::{Api, PostParams};
 use palisade_api::gates::{FeatureGates, Gate};
-use palisade_api::names;
+use palisade_api::{budget, names};
 use palisade_cluster::budgets::{Budgets, Index, snapshot};
 use palisade_cluster::components::Guarded;
 use palisade_cluster::flow::Flows;
@@ -239,7 +239,8 @@ impl Questions<'_> {
             .with_components(guarded)
             .with_searching(searching.clone());
         if asked.served.group.is_empty() && asked.served.kind == "Pod" {
-            let index = snapshot(client, asked.namespace).await;
+            let least = published.min_unavailable.unwrap_or(budget::DEFAULT_MIN_UNAVAILABLE);
+            let index = snapshot(client, asked.namespace, least).await;
             let index = if gates.pod_unavailable_budget {
                 seen(index, "PodUnavailableBudgets", noted.then_some(&mut unseen))?
             } else {

@@ -37,6 +37,7 @@ mod port;
 mod protections;
 mod refusals;
 mod registration;
+mod roles;
 mod search_groups;
 mod server;
 mod standstill;

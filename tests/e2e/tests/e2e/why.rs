@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, EVENTUALLY, Said, palisade_binary, run, shared};
 const LABEL: &str = "policy.kruise.io/delete-protection";
 
 /// What `palisade why` says to a user, and its exit code.
-async fn why_as(cluster: &Cluster, user: &str, words: &str) -> (Said, i32) {
+pub(crate) async fn why_as(cluster: &Cluster, user: &str, words: &str) -> (Said, i32) {
     let kubeconfig = cluster.plane.kubeconfig_of(user).expect("a kubeconfig");
     let script = format!("{} why {words}; echo $?", palisade_binary().display());
     let mut said = run(Path::new("bash"), &kubeconfig, ["-c", &*script], "").await;
@@ -48,14 +48,12 @@ fn who_may_only_edit_one_namespace_gets_the_webhooks_answer() {
             .await;
         cluster.pod(&ns, "p").await;
         cluster.must(&format!("label pod p -n {ns} app=web")).await;
-        // Budgets are the user's own to write.
+        // One that the user wrote would let a pod go.
         let budget = format!(
             "apiVersion: policy.kruise.io/v1alpha1\nkind: PodUnavailableBudget\nmetadata: {{name: b, namespace: {ns}}}\n\
              spec: {{selector: {{matchLabels: {{app: web}}}}, maxUnavailable: 0}}\n"
         );
-        let kubeconfig = cluster.plane.kubeconfig_of("edith").expect("a kubeconfig");
-        let said = run(&cluster.plane.assets().kubectl(), &kubeconfig, ["apply", "-f", "-"], &budget).await;
-        assert!(said.ok, "{said:?}");
+        cluster.apply(&budget).await;
 
         for (object, reason) in [
             ("configmap labelled", "(Forbidden)"),

@@ -273,9 +273,13 @@ impl Wanted<'_> {
 
     /// Policies of a kind of ours that are written.
     fn declared(&self, name: &str, group: &str, plural: &str) -> ValidatingWebhook {
+        self.declared_at(name, "/admit/policies", group, plural)
+    }
+
+    fn declared_at(&self, name: &str, path: &str, group: &str, plural: &str) -> ValidatingWebhook {
         let operations = Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]);
         let rules = Some(vec![RuleWithOperations { operations, ..rule("", group, plural) }]);
-        ValidatingWebhook { rules, ..self.webhook_at(name, "/admit/policies") }
+        ValidatingWebhook { rules, ..self.webhook_at(name, path) }
     }
 
     fn webhook(&self, name: &str) -> ValidatingWebhook {
@@ -620,6 +624,7 @@ pub(super) mod tests {
         let rare = [
             "cascade.palisade.dev",
             "budgets.palisade.dev",
+            "budgets-by-administrators.palisade.dev",
             "flow-controls.palisade.dev",
             "critical-services.palisade.dev",
             "component-protections.palisade.dev",
@@ -674,6 +679,7 @@ pub(super) mod tests {
         let off = FeatureGates { resources_deletion_protection: false, ..FeatureGates::default() };
         let declared = [
             "budgets.palisade.dev",
+            "budgets-by-administrators.palisade.dev",
             "flow-controls.palisade.dev",
             "critical-services.palisade.dev",
             "component-protections.palisade.dev",
@@ -687,6 +693,27 @@ pub(super) mod tests {
         let off = FeatureGates { critical_service: false, component_protection: false, ..off };
         let none = planned_with_flow(&url, &["shop"], &["shop"], Some(&Governed::All), off);
         assert_eq!(refusing(none), [""; 0]);
+    }
+
+    #[test]
+    fn a_budget_is_written_by_an_administrator_or_by_somebody_else() {
+        let all = planned(&[]);
+        let condition = |name: &str| {
+            let name = format!("{name}.palisade.dev");
+            let webhook = all.iter().find(|webhook| webhook.name == name).unwrap();
+            let [condition] = &webhook.match_conditions.as_ref().unwrap()[..] else {
+                panic!("one condition")
+            };
+            condition.expression.clone()
+        };
+        let by_administrators = condition("budgets-by-administrators");
+        let may = |verb: &str| {
+            format!(
+                r#"authorizer.group("policy.kruise.io").resource("podunavailablebudgets").check("{verb}").allowed()"#
+            )
+        };
+        assert_eq!(by_administrators, format!("({} && {})", may("create"), may("update")));
+        assert_eq!(condition("budgets"), format!("!{by_administrators}"), "nobody is asked twice");
     }
 
     #[test]
@@ -785,6 +812,7 @@ pub(super) mod tests {
         };
         assert_eq!(path("delete-protection"), "/admit/labels");
         assert_eq!(path("budgets"), "/admit/policies");
+        assert_eq!(path("budgets-by-administrators"), "/admit/policies/administrator");
         assert_eq!(path("cascade"), "/admit/cascade/at/protections-1.critical-4");
         assert_eq!(path("pod-deletion"), "/admit/budgets/flow/at/budgets-2.flow-3");
         assert_eq!(path("flow"), "/admit/flow/at/flow-3");

@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{RuleWithOperations, Validating
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use palisade_api::{budget, flow};
 
-use super::cel::{Expression, cel};
+use super::cel::{Expression, cel, string};
 use super::outage::not_terminating;
 use super::{
     FLOW, Governed, NAMESPACE_NAME, POD_DELETION, Wanted, as_requirement, requirement, reselects, rule,
@@ -50,14 +50,42 @@ impl Wanted<'_> {
         })
     }
 
+    /// Budgets that are written, by administrators and by others. The API server knows who may do what, so that we need no
+    /// right to ask it: who can write budgets in all namespaces is an administrator.
+    fn declared_budgets(&self) -> [ValidatingWebhook; 2] {
+        let may = |verb: &str| {
+            cel!(
+                "authorizer.group({}).resource({}).check({}).allowed()",
+                string(budget::GROUP),
+                string(budget::PLURAL),
+                string(verb)
+            )
+        };
+        let administrator = || cel!("({} && {})", may("create"), may("update"));
+        let by =
+            |name: &str, path: &str, condition: &'static str, expression: Expression| ValidatingWebhook {
+                match_conditions: Some(vec![expression.condition(condition)]),
+                ..self.declared_at(name, path, budget::GROUP, budget::PLURAL)
+            };
+        [
+            by("budgets", "/admit/policies", "not-by-administrator", cel!("!{}", administrator())),
+            by(
+                "budgets-by-administrators",
+                "/admit/policies/administrator",
+                "by-administrator",
+                administrator(),
+            ),
+        ]
+    }
+
     /// What takes pods down where there are budgets, and budgets that are written.
     pub(super) fn budgets(&self) -> Vec<ValidatingWebhook> {
         if !self.gates.pod_unavailable_budget {
             return Vec::new();
         }
-        let declared = self.declared("budgets", budget::GROUP, budget::PLURAL);
+        let declared = self.declared_budgets();
         if self.budget_namespaces.iter().all(|name| name == self.own_namespace) {
-            return vec![declared];
+            return declared.into();
         }
         let of_pods = |name: &str,
                        rules: &[RuleWithOperations],
@@ -83,8 +111,10 @@ impl Wanted<'_> {
             && !(has(object.status.conditions) && object.status.conditions.exists(new, \
             new.type == gate.conditionType && new.status == 'True'))))"
         );
+        let [by_others, by_administrators] = declared;
         vec![
-            declared,
+            by_others,
+            by_administrators,
             of_pods(POD_DELETION, &[rule("DELETE", "", "pods")], ("staying", not_terminating())),
             of_pods(
                 "pod-update",
