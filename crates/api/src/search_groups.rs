@@ -77,7 +77,7 @@ impl SearchGroups {
 }
 
 /// A group as people write it: `core` for the one without a name.
-pub fn told(group: &str) -> &str {
+pub fn group_name(group: &str) -> &str {
     if group.is_empty() { CORE } else { group }
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for SearchGroups {
         match &self.0 {
             Named::All => f.write_str(ALL),
             Named::Some(groups) => {
-                let groups: Vec<&str> = groups.iter().map(|group| told(group)).collect();
+                let groups: Vec<&str> = groups.iter().map(|group| group_name(group)).collect();
                 f.write_str(&groups.join(","))
             }
         }

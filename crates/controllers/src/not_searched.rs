@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use palisade_api::kinds::is_transient;
 use palisade_api::protection::{Action, Rule, Target};
-use palisade_api::search_groups::{SearchGroups, told};
+use palisade_api::search_groups::{SearchGroups, group_name};
 use palisade_cluster::Discovery;
 
 /// Why it is not enforced.
@@ -47,7 +47,7 @@ pub(crate) fn left_out_by_rules(
 
 /// `--search-groups leaves out example.com: what holds …`
 pub(crate) fn message(groups: &BTreeSet<String>, so: &str) -> String {
-    let named: Vec<&str> = groups.iter().take(GROUPS_TOLD).map(|group| told(group)).collect();
+    let named: Vec<&str> = groups.iter().take(GROUPS_TOLD).map(|group| group_name(group)).collect();
     let more = match groups.len().saturating_sub(GROUPS_TOLD) {
         0 => String::new(),
         more => format!(" and {more} more"),

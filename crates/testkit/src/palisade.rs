@@ -223,7 +223,7 @@ fn install(plane: &ControlPlane, options: &PalisadeOptions) -> Result<(), Testki
     };
     let manifests = Command::new(binary)
         .arg("manifests")
-        .args(args.iter().filter(|word| word.starts_with("--search-groups=")))
+        .args(search_groups(args))
         .output()
         .map_err(TestkitError::io(format!("running {}", binary.display())))?;
     if !manifests.status.success() {
@@ -243,6 +243,20 @@ fn install(plane: &ControlPlane, options: &PalisadeOptions) -> Result<(), Testki
     }
     let applied = kubectl.wait_with_output().map_err(TestkitError::io("waiting for kubectl"))?;
     if applied.status.success() { Ok(()) } else { Err(failed("kubectl apply", &applied.stderr)) }
+}
+
+/// What the replicas are told to search, in one word or in two.
+fn search_groups(args: &[String]) -> Vec<String> {
+    let mut words = args.iter();
+    let mut found = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "--search-groups" {
+            found = [word].into_iter().chain(words.next()).cloned().collect();
+        } else if word.starts_with("--search-groups=") {
+            found = vec![word.clone()];
+        }
+    }
+    found
 }
 
 /// Asks `/readyz` in the plainest HTTP there is.

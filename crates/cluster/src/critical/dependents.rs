@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kube::Client;
 use palisade_api::critical::{Criterion, Resource, Service, Target};
-use palisade_api::search_groups::{SearchGroups, told};
+use palisade_api::search_groups::{SearchGroups, group_name};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -145,7 +145,7 @@ impl Dependents {
         wanted: impl Fn(&Kept) -> bool,
     ) -> Sight {
         if !self.groups.contain(&resource.group) {
-            return Sight::Unknown(format!("--search-groups leaves {} out", told(&resource.group)));
+            return Sight::Unknown(format!("--search-groups leaves {} out", group_name(&resource.group)));
         }
         let resolved = lock(&self.discovery).as_ref().map(|discovery| discovery.resolve(resource).cloned());
         let Some(served) = resolved else {

@@ -1,6 +1,6 @@
 //! What is said of groups that are not searched, and of rights that are missing.
 
-use palisade_api::search_groups::told;
+use palisade_api::search_groups::group_name;
 
 use super::{NAMES_SHOWN, subject};
 use crate::rights::{MissingRights, Right, Verb};
@@ -18,7 +18,7 @@ pub(super) fn not_searched(about: &About, groups: &[String]) -> String {
     let mut text = start.clone();
     for (number, group) in groups.iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
-        let longer = format!("{text}{comma} {}", told(group));
+        let longer = format!("{text}{comma} {}", group_name(group));
         if longer.chars().count() + more(groups.len() - number - 1).len() > LONGEST_WARNING {
             return if number == 0 {
                 format!("{text} {} groups", groups.len())

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use palisade_testkit::{SERVICE_ACCOUNT, audit_log, wait_until};
 use serde_json::Value;
 
-use crate::cluster::{
-    Cluster, EVENTUALLY, allowed, denied, lifting, palisade_binary, run, separate_with, warned,
-};
+use crate::cluster::{Cluster, EVENTUALLY, denied, lifting, palisade_binary, run, separate_with, warned};
 
 const LABEL: &str = "policy.kruise.io/delete-protection";
 const CRD: &str = "widgets.example.com";
@@ -216,9 +214,16 @@ fn rights_that_are_smaller_than_what_is_searched_are_named_with_the_command_that
         );
         let said = cluster.kubectl(&format!("delete namespace {free} --dry-run=server")).await;
         assert!(said.ok && !said.err.contains("example.com"), "{said:?}");
-        // The watches have noticed as well.
-        let owner = format!("create configmap free -n {free}");
-        cluster.must(&owner).await;
-        allowed(&cluster.kubectl(&format!("delete configmap free -n {free}")).await);
+        // Also where all of them are missing.
+        cluster.must("delete clusterrolebinding palisade-reader").await;
+        let delete = format!("delete namespace {free} --dry-run=server");
+        let refused = wait_until(EVENTUALLY, || async {
+            cluster.kubectl(&delete).await.err.contains("Palisade may not list configmaps, ")
+        });
+        assert!(refused.await, "{:?}", cluster.kubectl(&delete).await);
+        let said = cluster.shell(&lifting(&cluster.kubectl(&delete).await)).await;
+        assert!(said.ok, "{said:?}");
+        let granted = wait_until(EVENTUALLY, || async { cluster.kubectl(&delete).await.ok });
+        assert!(granted.await, "{:?}", cluster.kubectl(&delete).await);
     });
 }
