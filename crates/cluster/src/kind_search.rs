@@ -5,13 +5,14 @@
 //! page is asked for once more, with whole objects.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::marks;
 use palisade_engine::json::{Cursor, Malformed};
-use palisade_engine::{Doomed, Judged, Kind, Object, Subject, UnreadableKind, World};
+use palisade_engine::{Judged, Kind, Metadata, Object, Search, Subject, UnreadableKind, World};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::discovery::Served;
@@ -54,7 +55,7 @@ pub(crate) struct KindSearch<'a> {
 
 impl KindSearch<'_> {
     /// What is protected, or why nobody can tell.
-    pub(crate) async fn run(self) -> Result<Vec<Doomed>, UnreadableKind> {
+    pub(crate) async fn run(self) -> Result<Search, UnreadableKind> {
         let Self { world, served, namespace, .. } = self;
         if served.stale {
             return Err(unreadable(served, "its API server does not answer", true));
@@ -86,7 +87,7 @@ impl KindSearch<'_> {
     }
 
     /// Another API server may fail once, as its connection is made anew; the API server itself may put us off for longer.
-    async fn with_tries(self, end: Instant) -> Result<Vec<Doomed>, NoAnswer> {
+    async fn with_tries(self, end: Instant) -> Result<Search, NoAnswer> {
         // Neither a conversion nor another API server is behind a group without a dot.
         let mut patience = self.served.group.contains('.').then_some(PATIENCE);
         let mut number = 0;
@@ -117,7 +118,7 @@ impl KindSearch<'_> {
     pub(crate) async fn in_some_version(
         self,
         patience: Option<Duration>,
-    ) -> Result<Vec<Doomed>, Vec<(String, NoAnswer)>> {
+    ) -> Result<Search, Vec<(String, NoAnswer)>> {
         let versions: Vec<Served> = self.served.in_every_version().collect();
         let mut waiting = versions.iter();
         let search = |served| {
@@ -150,42 +151,36 @@ struct VersionSearch<'a> {
 }
 
 impl VersionSearch<'_> {
-    async fn run(self) -> Result<Vec<Doomed>, NoAnswer> {
-        let mut found = Vec::new();
+    async fn run(self) -> Result<Search, NoAnswer> {
+        let mut found = Found::default();
         if self.search.pages == Pages::FirstLabelled {
             for selector in marks::protecting_selectors() {
                 self.page(&[("labelSelector", &selector)], "", &mut found).await?;
             }
-            found.dedup_by(|one, other| one.about == other.about);
-            return Ok(found);
+            return Ok(found.search);
         }
-        let Some(token) = self.page(&[], "", &mut found).await? else { return Ok(found) };
+        let Some(token) = self.page(&[], "", &mut found).await? else { return Ok(found.search) };
         let kind = self.kind();
         let annotated = cascade_of(&kind.group, &kind.kind) == Some(Cascade::Workload);
         if annotated
             || self.search.world.protections().may_deny(&kind.group, Some(&kind.kind), self.search.namespace)
         {
             self.pages(&[], token, &mut found).await?;
-            return Ok(found);
+            return Ok(found.search);
         }
-        found.clear();
+        found = Found::default();
+        found.search.was_by_selector(&kind);
         for selector in marks::protecting_selectors() {
             self.pages(&[("labelSelector", &selector)], String::new(), &mut found).await?;
         }
-        found.dedup_by(|one, other| one.about == other.about);
-        Ok(found)
+        Ok(found.search)
     }
 
     fn kind(&self) -> Kind<'static> {
         kind_of(self.search.served)
     }
 
-    async fn pages(
-        &self,
-        query: &[(&str, &str)],
-        token: String,
-        found: &mut Vec<Doomed>,
-    ) -> Result<(), NoAnswer> {
+    async fn pages(&self, query: &[(&str, &str)], token: String, found: &mut Found) -> Result<(), NoAnswer> {
         let mut next = Some(token);
         while let Some(token) = next {
             next = self.page(query, &token, found).await?;
@@ -198,21 +193,22 @@ impl VersionSearch<'_> {
         &self,
         query: &[(&str, &str)],
         token: &str,
-        found: &mut Vec<Doomed>,
+        found: &mut Found,
     ) -> Result<Option<String>, NoAnswer> {
         let uri = page_uri(&self.search.served.path(self.search.namespace), query, token);
         let Some(text) = self.list(&uri, METADATA_LIST).await? else { return Ok(None) };
-        let mut page = self.judge_page(&text, false).map_err(malformed)?;
+        let mut page = self.judge_page(&text, false, &found.several_labels).map_err(malformed)?;
         // Whole objects come a page at a time as well: a thousand workloads are not asked for one by one.
         if page.needs_whole {
             let Some(text) = self.list(&uri, WHOLE).await? else { return Ok(None) };
-            page = self.judge_page(&text, true).map_err(malformed)?;
+            page = self.judge_page(&text, true, &found.several_labels).map_err(malformed)?;
         }
-        found.append(&mut page.found);
+        found.search.add_page(page.search);
+        found.several_labels.extend(page.several_labels);
         Ok(page.next)
     }
 
-    fn judge_page(&self, text: &str, whole: bool) -> Result<JudgedPage, Malformed> {
+    fn judge_page(&self, text: &str, whole: bool, listed: &HashSet<String>) -> Result<JudgedPage, Malformed> {
         let mut page = JudgedPage::default();
         Cursor::new(text.as_bytes()).object(|key, value| match &*key {
             "metadata" => value.object(|key, value| {
@@ -226,11 +222,15 @@ impl VersionSearch<'_> {
             }),
             "items" => value.list(|item| {
                 let subject = Subject { kind: self.kind(), object: Object::read(item)? };
-                match (self.search.judge)(&subject, whole) {
-                    Judged::Free => {}
-                    Judged::Protected(doomed) => page.found.push(doomed),
-                    Judged::LookCloser => page.needs_whole = true,
+                let Metadata { labels, uid, .. } = &subject.object.metadata;
+                if labels.get(marks::DELETE_PROTECTION).and(labels.get(marks::DELETION_PROTECTED)).is_some() {
+                    if listed.contains(&**uid) {
+                        return Ok(());
+                    }
+                    page.several_labels.push(uid.to_string());
                 }
+                let judged = (self.search.judge)(&subject, whole);
+                page.needs_whole |= !page.search.add(&subject, judged);
                 Ok(())
             }),
             _ => value.skip(),
@@ -262,9 +262,18 @@ pub(crate) fn kind_of(served: &Served) -> Kind<'static> {
     Kind { group: group.into(), kind: kind.into(), plural: plural.into() }
 }
 
+/// What was found of a kind so far.
+#[derive(Default)]
+struct Found {
+    search: Search,
+    /// The uids of objects that more than one selector shows: they count once.
+    several_labels: HashSet<String>,
+}
+
 #[derive(Default)]
 struct JudgedPage {
-    found: Vec<Doomed>,
+    search: Search,
+    several_labels: Vec<String>,
     next: Option<String>,
     /// Whether metadata did not decide about one of its objects.
     needs_whole: bool,

@@ -102,11 +102,11 @@ async fn in_kinds(
         }
     }
     let mut answers = stream::iter(searches).buffer_unordered(OF_ONE_REVIEW);
-    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+    let mut search = Search::default();
     while let Some(answer) = answers.next().await {
         match answer {
-            Ok(doomed) => found.extend(doomed),
-            Err(kind) => unreadable.push(kind),
+            Ok(kind) => search.add_kind(kind),
+            Err(kind) => search.unreadable.push(kind),
         }
     }
     drop(answers);
@@ -121,14 +121,14 @@ async fn in_kinds(
         }
         let why = "its API server does not answer".to_owned();
         let group = group.clone();
-        unreadable.push(UnreadableKind { group, kind: None, why, is_broken: true, missing: None });
+        search.unreadable.push(UnreadableKind { group, kind: None, why, is_broken: true, missing: None });
     }
-    found.sort_by(|one, other| {
+    search.found.sort_by(|one, other| {
         (&one.about.kind, &one.about.name).cmp(&(&other.about.kind, &other.about.name))
     });
-    unreadable.sort_by_key(UnreadableKind::resource);
-    let not_searched = not_searched.into_iter().collect();
-    Ok((Search { found, unreadable, not_searched }, discovery))
+    search.unreadable.sort_by_key(UnreadableKind::resource);
+    search.not_searched = not_searched.into_iter().collect();
+    Ok((search, discovery))
 }
 
 /// Whether an object of a kind may be protected: where no label can, a rule must name the kind.
@@ -155,7 +155,7 @@ async fn in_definition(world: &LiveWorld, definition: &Definition, judge: Judge<
     };
     let answered = timeout(world.time_to_search(), search.in_some_version(None)).await;
     let failures = match answered {
-        Ok(Ok(found)) => return Ok(Search { found, ..Search::default() }),
+        Ok(Ok(search)) => return Ok(search),
         Ok(Err(failures)) => failures,
         Err(_) => vec![(first.clone(), NoAnswer::new("the API server did not answer in time".to_owned()))],
     };

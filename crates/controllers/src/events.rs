@@ -287,9 +287,15 @@ fn add_policies<'a>(reason: &'a Reason, namespace: &'a str, found: &mut Vec<Poli
             Some(name) => PolicyRef::Components(name),
             None => return,
         },
-        Reason::Dooms(doomed) => {
+        Reason::Dooms(doomed, many) => {
             for reason in doomed.iter().flat_map(|doomed| &doomed.because) {
                 add_policies(reason, namespace, found);
+            }
+            let counted = many.iter().flat_map(|many| many.by_protection.keys());
+            for policy in counted.map(|name| PolicyRef::Protection(name)) {
+                if !found.contains(&policy) {
+                    found.push(policy);
+                }
             }
             return;
         }

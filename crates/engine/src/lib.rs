@@ -19,6 +19,7 @@ pub mod prose;
 mod protections;
 mod review;
 mod rights;
+mod tally;
 mod verdict;
 mod world;
 
@@ -32,6 +33,7 @@ pub use pod::{Loss, Part, PodState, is_available, loss_by_update};
 pub use protections::Protections;
 pub use review::{Action, Expects, Kind, Portion, Propagation, Review, Subject, User};
 pub use rights::{MissingRights, Right, Verb};
+pub use tally::{Counted, LabelSet, Seen};
 pub use verdict::{
     About, Blocker, Change, Code, Disabled, Doomed, Ending, Finding, Guard, Held, LeftBehind, Lift, Lifted,
     Managed, Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,

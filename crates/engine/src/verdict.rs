@@ -10,8 +10,10 @@ use palisade_api::marks::{Mark, Place};
 use crate::object::{Metadata, Object, Owner};
 use crate::order::Deadlock;
 use crate::pod::Loss;
+use crate::prose::Many;
 use crate::review::{Kind, Subject};
 use crate::rights::MissingRights;
+use crate::tally::LabelSet;
 use crate::world::{Census, Holders, Present, Standing, Throttled, Unknown, UnreadableKind};
 
 /// The answer to a review.
@@ -242,8 +244,8 @@ pub enum Reason {
     Unselected(Ruled, Vec<Held>, Ending),
     /// One does in that mode, and what it holds could not be found out.
     RuledUnknown(Ruled, Unknown),
-    /// Protected objects would go with it.
-    Dooms(Vec<Doomed>),
+    /// Protected objects would go with it: these, or, where there are many, the first few of them.
+    Dooms(Vec<Doomed>, Option<Many>),
     /// It is the definition of one of Palisade's own kinds, and there are objects of it.
     Own(Held),
     /// A budget does not allow that the pod is lost in this way now.
@@ -358,6 +360,8 @@ pub struct Doomed {
     pub because: Vec<Reason>,
     /// The commands that lift its protection.
     pub lift: Vec<String>,
+    /// The protection labels that it carries, whether they protect it or not.
+    pub carried: LabelSet,
     pub owners: Vec<OwnerRef>,
     /// Which of its owners manages it.
     pub controller: Option<usize>,
@@ -411,6 +415,12 @@ impl Doomed {
         self.about.kubectl_name == "persistentvolumeclaim"
     }
 
+    /// Whether nothing but the object itself decides that it is protected: it has no owner whose label may be copied, and
+    /// with which it may go.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.owners.is_empty() && !self.is_claim()
+    }
+
     /// The marks that protect it.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Mark> {
         self.because.iter().filter_map(Reason::mark)
@@ -435,6 +445,14 @@ impl Reason {
     pub(crate) fn mark(&self) -> Option<&Mark> {
         match self {
             Self::Marked(mark) | Self::MarkedWhile(mark, _) | Self::MarkedUnknown(mark, _) => Some(mark),
+            _ => None,
+        }
+    }
+
+    /// The `ResourceDeletionProtection` that protects the object, if that is why.
+    pub(crate) fn protection(&self) -> Option<&str> {
+        match self {
+            Self::Ruled(rule, _) | Self::RuledUnknown(rule, _) => Some(&rule.protection),
             _ => None,
         }
     }

@@ -13,8 +13,9 @@ use crate::guards::copies::SourceLabels;
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
-use crate::review::{Expects, Subject, User};
+use crate::review::{Expects, Kind, Subject, User};
 use crate::rights::MissingRights;
+use crate::tally::{Counted, Seen};
 use crate::verdict::{About, Doomed, OwnerRef};
 
 /// The rest of the cluster, in the guards' words.
@@ -53,7 +54,7 @@ pub trait World: Sync {
         &self,
     ) -> impl Future<Output = Answer<BTreeMap<String, BTreeMap<String, String>>>> + Send;
 
-    /// The objects of a place that `judge` finds protected: all that there are, or as many as fit in a message.
+    /// The objects of a place that `judge` finds protected. Of very many, some are only counted.
     fn search(
         &self,
         place: Place<'_>,
@@ -379,10 +380,61 @@ pub enum Judged {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
     pub found: Vec<Doomed>,
+    /// Protected objects that are not in `found`, since there are too many.
+    pub beyond: Counted,
+    /// Everything that was looked at.
+    pub seen: Seen,
     /// Kinds whose objects could not be listed.
     pub unreadable: Vec<UnreadableKind>,
     /// Groups that are served and not searched.
     pub not_searched: Vec<String>,
+}
+
+/// How many objects of a kind a search keeps, of those that nothing else decides about. The rest is counted.
+const KEPT_OF_A_KIND: usize = 500;
+
+impl Search {
+    /// Takes in an object that was looked at; `false` if it has to be shown whole.
+    pub fn add(&mut self, subject: &Subject<'_>, judged: Judged) -> bool {
+        match judged {
+            Judged::LookCloser => return false,
+            Judged::Free => {}
+            Judged::Protected(doomed) => self.found.push(doomed),
+        }
+        self.seen.add(subject);
+        true
+    }
+
+    /// Takes in a page of the same kind.
+    pub fn add_page(&mut self, page: Self) {
+        let Self { found, beyond, seen, unreadable, not_searched } = page;
+        for doomed in found {
+            if self.found.len() >= KEPT_OF_A_KIND && doomed.is_settled() {
+                self.beyond.add(&doomed);
+            } else {
+                self.found.push(doomed);
+            }
+        }
+        self.beyond.merge(beyond);
+        self.seen.merge(seen);
+        self.unreadable.extend(unreadable);
+        self.not_searched.extend(not_searched);
+    }
+
+    /// Takes in another kind.
+    pub fn add_kind(&mut self, kind: Self) {
+        let Self { found, beyond, seen, unreadable, not_searched } = kind;
+        self.found.extend(found);
+        self.beyond.merge(beyond);
+        self.seen.merge(seen);
+        self.unreadable.extend(unreadable);
+        self.not_searched.extend(not_searched);
+    }
+
+    /// Only labelled objects of a kind were looked at.
+    pub fn was_by_selector(&mut self, kind: &Kind<'_>) {
+        self.seen.was_by_selector(kind.kubectl_name());
+    }
 }
 
 /// A kind whose objects could not be listed.

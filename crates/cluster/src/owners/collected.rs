@@ -146,7 +146,7 @@ fn is_collected(owners: &BTreeSet<&str>, going: &HashSet<&str>) -> bool {
 mod tests {
     use super::*;
     use crate::discovery::Served;
-    use palisade_engine::{About, OwnerRef};
+    use palisade_engine::{About, LabelSet, OwnerRef};
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -210,7 +210,14 @@ mod tests {
             namespace: Some("shop".to_owned()),
             name: "kept".to_owned(),
         };
-        Doomed { about, because: Vec::new(), lift: Vec::new(), owners, controller: None }
+        Doomed {
+            about,
+            because: Vec::new(),
+            lift: Vec::new(),
+            carried: LabelSet::default(),
+            owners,
+            controller: None,
+        }
     }
 
     /// Whether an object with some owners goes with number 0.

@@ -35,6 +35,7 @@ use crate::object::Definition;
 use crate::protections::Protections;
 use crate::review::{Kind, Propagation, Review, Subject};
 use crate::rights::MissingRights;
+use crate::tally::{Counted, LabelSet, Seen};
 use crate::verdict::{
     About, Code, Doomed, Finding, Found, Guard, Held, Lift, OwnerRef, Reason, Ruled, Warning,
 };
@@ -49,15 +50,16 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
         Some(Cascade::Workload) | None => Ok(Search::default()),
     };
     let answer = match answer {
-        Ok(search) => {
-            found.not_searched(search.not_searched);
-            let kept = copies::without_copies(search.found, world).await;
-            kept.map(|found| (found, search.unreadable))
+        Ok(mut search) => {
+            let is_exact = search.unreadable.is_empty() && search.not_searched.is_empty();
+            found.not_searched(std::mem::take(&mut search.not_searched));
+            let kept = copies::without_copies(std::mem::take(&mut search.found), world).await;
+            kept.map(|found| (Search { found, ..search }, is_exact))
         }
         Err(unknown) => Err(unknown),
     };
     match answer {
-        Ok((doomed, unreadable)) => {
+        Ok((Search { found: doomed, beyond, seen, unreadable, not_searched: _ }, is_exact)) => {
             let (in_the_way, passed): (Vec<UnreadableKind>, Vec<UnreadableKind>) =
                 unreadable.into_iter().partition(|kind| is_in_the_way(kind, subject, world.protections()));
             found.warnings.extend(passed.into_iter().map(Warning::Unreadable));
@@ -70,15 +72,7 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
                 }
             }
             if !doomed.is_empty() {
-                let named = doomed.iter().take(crate::prose::NAMES_SHOWN);
-                let lift = Lift::Commands(named.flat_map(|each| each.lift.clone()).collect());
-                let reason = Reason::Dooms(doomed);
-                found.findings.push(Finding {
-                    guard: Guard::Cascade,
-                    code: Code::Forbidden,
-                    reason,
-                    lift: Some(lift),
-                });
+                found.findings.push(dooms(doomed, beyond, &seen, is_exact));
             }
         }
         Err(unknown) => {
@@ -90,6 +84,27 @@ pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl
     let is_owner = review.is_owner || review.expects.labelled_dependents;
     if is_owner && !holds_objects(subject) && subject.namespace().is_none() && found.findings.is_empty() {
         Box::pin(warn_of_labelled(subject, world, found)).await;
+    }
+}
+
+/// The refusal for protected objects: `found`, and those that were only counted.
+fn dooms(mut found: Vec<Doomed>, beyond: Counted, seen: &Seen, is_exact: bool) -> Finding {
+    let mut counted = beyond;
+    for doomed in &found {
+        counted.add(doomed);
+    }
+    let (many, lift) = if found.len() > crate::prose::NAMES_SHOWN {
+        let (many, lift) = crate::prose::many(&found, &counted, seen, is_exact);
+        found.truncate(crate::prose::NAMES_SHOWN);
+        (Some(many), lift)
+    } else {
+        (None, found.iter().flat_map(|each| each.lift.clone()).collect())
+    };
+    Finding {
+        guard: Guard::Cascade,
+        code: Code::Forbidden,
+        reason: Reason::Dooms(found, many),
+        lift: Some(Lift::Commands(lift)),
     }
 }
 
@@ -295,6 +310,7 @@ fn judge<'a>(
             about: About::new(subject),
             because: Vec::new(),
             lift: Vec::new(),
+            carried: LabelSet::of(metadata),
             controller: controller
                 .and_then(|controller| owners.iter().position(|owner| *owner == controller)),
             owners,
@@ -336,8 +352,9 @@ fn judge<'a>(
         doomed.get_or_insert_with(new).add(Reason::Ruled(ruled, held));
     }
     match doomed {
+        // Also if something protects it already: all that does is told, and lifted.
+        _ if closer => Judged::LookCloser,
         Some(doomed) => Judged::Protected(doomed),
-        None if closer => Judged::LookCloser,
         None => Judged::Free,
     }
 }

@@ -6,6 +6,7 @@
 mod components;
 mod critical;
 mod disabled;
+mod many;
 mod rights;
 
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ use crate::verdict::{
 use crate::world::{Census, Standing, Throttled, Unknown};
 
 pub use critical::{endless, left_behind};
+pub use many::{Many, many};
 
 /// How many names a message lists before it says how many more there are.
 pub const NAMES_SHOWN: usize = 5;
@@ -75,6 +77,11 @@ pub fn refusal(verdict: &Verdict) -> Option<String> {
         text.push(' ');
         text.push_str(&rights::sentence(&missing));
     }
+    for finding in &verdict.findings {
+        if let Reason::Dooms(_, Some(many)) = &finding.reason {
+            text.push_str(&many::told(many));
+        }
+    }
     let commands = lifting(about, verdict.findings.iter().filter_map(|finding| finding.lift.as_ref()));
     if !commands.is_empty() {
         text.push_str(" To lift it: ");
@@ -109,12 +116,13 @@ pub fn because(reason: &Reason) -> String {
             format!("{}, and it has {}", ruled(rule), held.join(" and "))
         }
         Reason::RuledUnknown(rule, unknown) => format!("{}, and {}", ruled(rule), not_known(unknown)),
-        Reason::Dooms(doomed) => {
-            let named: Vec<String> = doomed.iter().take(NAMES_SHOWN).map(one_of_the_doomed).collect();
-            let more = if doomed.len() > NAMES_SHOWN { ", …" } else { "" };
-            match doomed.len() {
-                1 => format!("a protected object would go with it: {}", named.join(", ")),
-                count => format!("{count} protected objects would go with it: {}{more}", named.join(", ")),
+        Reason::Dooms(doomed, many) => {
+            let named: Vec<String> = doomed.iter().map(one_of_the_doomed).collect();
+            let named = named.join(", ");
+            match many {
+                Some(many) => format!("{} protected objects would go with it: {named}, …", many.count),
+                None if doomed.len() == 1 => format!("a protected object would go with it: {named}"),
+                None => format!("{} protected objects would go with it: {named}", doomed.len()),
             }
         }
         Reason::Own(held) => {
@@ -489,7 +497,7 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
             "Scale it to 0 first.".to_owned()
         }
         Reason::Ruled(_, held) if held.is_empty() => return None,
-        Reason::MarkedWhile(..) | Reason::Ruled(..) | Reason::Dooms(_) | Reason::Own(_) => {
+        Reason::MarkedWhile(..) | Reason::Ruled(..) | Reason::Dooms(..) | Reason::Own(_) => {
             "Delete those first.".to_owned()
         }
         Reason::Spent(_, standing) => {

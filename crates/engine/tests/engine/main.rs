@@ -10,6 +10,7 @@ mod critical;
 mod disabled;
 mod flow;
 mod labels;
+mod many;
 mod protections;
 mod search_groups;
 mod world;

@@ -7,6 +7,7 @@ use futures::executor::block_on;
 use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Resource, Service, Target};
 use palisade_api::gates::FeatureGates;
+use palisade_api::marks;
 use palisade_api::protection::rules_of;
 use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{
@@ -35,6 +36,8 @@ pub(crate) struct Given {
     pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// What a search looks at: kinds and objects.
     pub(crate) objects: Answer<Vec<(&'static str, String)>>,
+    /// Kinds of which a search looks only at what carries a label that may always protect.
+    pub(crate) by_selector: Vec<&'static str>,
     /// The kinds that a search can't list.
     pub(crate) unreadable: Vec<UnreadableKind>,
     /// `--search-groups`
@@ -73,6 +76,7 @@ impl Default for Given {
             protections: Protections::default(),
             namespaces: BTreeMap::new(),
             objects: Ok(Vec::new()),
+            by_selector: Vec::new(),
             unreadable: Vec::new(),
             searched: SearchGroups::default(),
             not_searched: Vec::new(),
@@ -149,14 +153,22 @@ impl World for Given {
                 kind: kind(of),
                 object: Object::parse(json.as_bytes()).unwrap(),
             };
+            if self.by_selector.contains(&of) {
+                search.was_by_selector(&kind(of));
+                let labels = &whole["metadata"]["labels"];
+                if labels[marks::DELETE_PROTECTION].is_null() && labels[marks::DELETION_PROTECTED] != "Always"
+                {
+                    continue;
+                }
+            }
             let (metadata, json): (&'static str, &'static str) = (metadata.leak(), json.leak());
             let judged = match judge(&subject(metadata), false) {
                 Judged::LookCloser => judge(&subject(json), true),
                 judged => judged,
             };
-            if let Judged::Protected(doomed) = judged {
-                search.found.push(doomed);
-            }
+            let mut page = Search::default();
+            page.add(&subject(metadata), judged);
+            search.add_page(page);
         }
         Ok(search)
     }

@@ -129,7 +129,15 @@ fn a_protected_object_behind_hundreds_of_others_is_found() {
         cluster.must(&format!("label configmap c610 -n {ns} {LABEL}=Always")).await;
         let said = cluster.kubectl(&format!("delete namespace {ns} --dry-run=server")).await;
         denied(&said, "Forbidden", &format!("configmap \"{ns}/c610\""));
-        cluster.must(&format!("label configmap c610 -n {ns} {LABEL}-")).await;
+        // What two selectors show counts once.
+        let several = "c600 c601 c602 c603 c604 c605";
+        let karmada = "resourcetemplate.karmada.io/deletion-protected";
+        cluster.must(&format!("label configmap {several} -n {ns} {LABEL}=Always {karmada}=Always")).await;
+        let said = cluster.kubectl(&format!("delete namespace {ns} --dry-run=server")).await;
+        denied(&said, "Forbidden", ": 7 protected objects would go with it: ");
+        allowed(&cluster.shell(&lifting(&said)).await);
+        let marked = cluster.must(&format!("get configmap -n {ns} -l {karmada} -o name")).await;
+        assert_eq!(marked, "");
         allowed(&cluster.kubectl(&format!("delete namespace {ns} --wait=false")).await);
     });
 }

@@ -29,6 +29,7 @@ mod labels;
 mod late;
 mod limits;
 mod losses;
+mod many;
 mod outage;
 mod owners;
 mod pages;
