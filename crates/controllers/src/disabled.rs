@@ -22,7 +22,7 @@ use palisade_cluster::flow::flow_resource;
 use palisade_cluster::{protection_resource, sync};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::conditions::set_condition;
 
@@ -31,6 +31,8 @@ const ENFORCED: &str = "Enforced";
 const FEATURE_DISABLED: &str = "FeatureDisabled";
 const CALL: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
+/// How long after a failed write all policies are looked at anew.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How long one watch lasts, in seconds. It is never silent for much longer.
 const WATCH_SECONDS: u32 = 60;
 
@@ -72,17 +74,23 @@ impl Policies {
         }
     }
 
-    /// Lists and watches them, and writes where the condition is missing. Ends when a write fails: all are looked at
-    /// anew then.
+    /// Lists and watches them, and writes where the condition is missing. One that can't be written keeps no other from
+    /// being so; it ends a while after that, and all are looked at anew.
     async fn follow(&self) {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &self.resource);
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let mut events = watch_objects(api, config).default_backoff().boxed();
-        while let Some(event) = events.next().await {
+        let mut again: Option<Instant> = None;
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => return,
+            };
             let policy = match event {
-                Ok(Event::Apply(policy) | Event::InitApply(policy)) => policy,
-                Ok(Event::Init | Event::InitDone | Event::Delete(_)) => continue,
-                Err(error) => {
+                None => return,
+                Some(Ok(Event::Apply(policy) | Event::InitApply(policy))) => policy,
+                Some(Ok(Event::Init | Event::InitDone | Event::Delete(_))) => continue,
+                Some(Err(error)) => {
                     tracing::warn!(%error, kind = self.resource.kind, "watching policies whose feature is off");
                     continue;
                 }
@@ -91,7 +99,7 @@ impl Policies {
             if let Err(why) = self.write(&planned).await {
                 let (kind, name) = (&self.resource.kind, planned.name_any());
                 tracing::warn!(why, kind, name, "writing the status of a policy whose feature is off");
-                return;
+                again.get_or_insert_with(|| Instant::now() + AGAIN);
             }
         }
     }
