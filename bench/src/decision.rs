@@ -1,6 +1,6 @@
 //! Decode and decide, without a network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use palisade_admission::{answer, read};
 use palisade_api::gates::FeatureGates;
 use palisade_api::protection::{Rule, rules_of};
 use palisade_engine::{
-    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown,
-    World, decide,
+    Answer, BudgetAuthor, Census, Definition, Dependents, Judged, Kind, Place, Protections, Scale, Search,
+    Settings, Subject, Unknown, World, decide,
 };
 
 use crate::Error;
@@ -32,7 +32,21 @@ impl World for Nobody {
     fn is_searched(&self, _: &str) -> bool {
         true
     }
-
+    async fn scale(&self, _: &Kind<'_>) -> Answer<Option<Scale>> {
+        Err(Unknown::new("", ""))
+    }
+    async fn mounting_pods(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Err(Unknown::new("", ""))
+    }
+    async fn ready_endpoints(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Err(Unknown::new("", ""))
+    }
+    async fn pods_on_node(&self, _: &str) -> Answer<Census> {
+        Err(Unknown::new("", ""))
+    }
+    async fn dependents(&self, _: Option<&str>, _: &BTreeSet<String>) -> Answer<Dependents> {
+        Err(Unknown::new("", ""))
+    }
     fn protections(&self) -> &Protections {
         &self.0
     }

@@ -1,6 +1,6 @@
 //! The server over TLS and keep-alive HTTP/1.1, on one core, beside a bare one that only reads the body and allows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -19,7 +19,8 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_cluster::Behind;
 use palisade_engine::{
-    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, World,
+    Answer, BudgetAuthor, Census, Definition, Dependents, Judged, Kind, Place, Protections, Scale, Search,
+    Settings, Subject, World,
 };
 
 use rustls::pki_types::pem::PemObject;
@@ -279,7 +280,21 @@ impl World for Empty {
     fn is_searched(&self, _: &str) -> bool {
         true
     }
-
+    async fn scale(&self, _: &Kind<'_>) -> Answer<Option<Scale>> {
+        Ok(None)
+    }
+    async fn mounting_pods(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Ok(BTreeMap::new())
+    }
+    async fn ready_endpoints(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Ok(BTreeMap::new())
+    }
+    async fn pods_on_node(&self, _: &str) -> Answer<Census> {
+        Ok(Census::NONE)
+    }
+    async fn dependents(&self, _: Option<&str>, _: &BTreeSet<String>) -> Answer<Dependents> {
+        Ok(Dependents::default())
+    }
     fn protections(&self) -> &Protections {
         PROTECTIONS.get_or_init(Protections::default)
     }

@@ -3,7 +3,7 @@
 //! Whatever comes in, nothing panics and nothing takes long; an object that carries `delete-protection` and is not going
 //! is not let go, whatever surrounds it; one that is going is; and what is named twice is malformed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
@@ -11,8 +11,8 @@ use palisade_admission::{BadReview, answer, read};
 use palisade_api::gates::FeatureGates;
 use palisade_engine::json::UniqueMembers;
 use palisade_engine::{
-    Answer, BudgetAuthor, Census, Definition, Judged, Place, Protections, Search, Settings, Subject, Unknown,
-    World, decide,
+    Answer, BudgetAuthor, Census, Definition, Dependents, Judged, Kind, Place, Protections, Scale, Search,
+    Settings, Subject, Unknown, World, decide,
 };
 use palisade_fuzz::{Recipe, corpus, mutated};
 use serde_json::Value;
@@ -82,7 +82,21 @@ impl World for Nobody {
     fn is_searched(&self, _: &str) -> bool {
         true
     }
-
+    async fn scale(&self, _: &Kind<'_>) -> Answer<Option<Scale>> {
+        nobody()
+    }
+    async fn mounting_pods(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        nobody()
+    }
+    async fn ready_endpoints(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        nobody()
+    }
+    async fn pods_on_node(&self, _: &str) -> Answer<Census> {
+        nobody()
+    }
+    async fn dependents(&self, _: Option<&str>, _: &BTreeSet<String>) -> Answer<Dependents> {
+        nobody()
+    }
     fn protections(&self) -> &Protections {
         &self.0
     }

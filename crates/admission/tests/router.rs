@@ -1,7 +1,7 @@
 //! The real router, without a socket: what comes in, and what goes out.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use palisade_api::gates::FeatureGates;
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_cluster::Behind;
 use palisade_engine::{
-    Answer, BudgetAuthor, Census, Count, Definition, Judged, Place, Protections, Search, Settings, Subject,
-    World,
+    Answer, BudgetAuthor, Census, Count, Definition, Dependents, Judged, Kind, Place, Protections, Scale,
+    Search, Settings, Subject, World,
 };
 
 use rstest::rstest;
@@ -68,7 +68,21 @@ impl World for Small {
     fn is_searched(&self, _: &str) -> bool {
         true
     }
-
+    async fn scale(&self, _: &Kind<'_>) -> Answer<Option<Scale>> {
+        Ok(None)
+    }
+    async fn mounting_pods(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Ok(BTreeMap::new())
+    }
+    async fn ready_endpoints(&self, _: &str, _: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        Ok(BTreeMap::new())
+    }
+    async fn pods_on_node(&self, _: &str) -> Answer<Census> {
+        Ok(Census::NONE)
+    }
+    async fn dependents(&self, _: Option<&str>, _: &BTreeSet<String>) -> Answer<Dependents> {
+        Ok(Dependents::default())
+    }
     fn protections(&self) -> &Protections {
         PROTECTIONS.get_or_init(Protections::default)
     }
@@ -173,7 +187,8 @@ async fn an_allowed_review_says_nothing_else() {
 async fn warnings_come_with_either_outcome() {
     let response = ask(&review("DELETE", &namespace("shop", "alway"))).await;
     assert_eq!((&response["allowed"], response["warnings"].as_array().unwrap().len()), (&false.into(), 1));
-    let mut other = review("DELETE", &namespace("shop", "Cascading"));
+    let labels = json!({"policy.kruise.io/disable-cascading-deletion": "yes"});
+    let mut other = review("DELETE", &json!({"metadata": {"name": "shop", "labels": labels}}));
     other["request"]["kind"]["kind"] = "ConfigMap".into();
     let response = ask(&other).await;
     assert_eq!((&response["allowed"], response["warnings"].as_array().unwrap().len()), (&true.into(), 1));

@@ -1,4 +1,4 @@
-//! The kinds for which `Cascading` has a meaning of its own, and those that no label protects.
+//! What `Cascading` looks at for each kind, and the kinds that no label protects.
 
 /// What `Cascading` looks at before an object of a kind may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,46 +9,49 @@ pub enum Cascade {
     Definition,
     /// A workload: the replicas that its spec asks for.
     Workload,
+    /// A `DaemonSet`: the pods that it should run.
+    DaemonSet,
+    /// A Job: its active pods.
+    Job,
+    /// A `CronJob`: its active Jobs.
+    CronJob,
+    /// A `PersistentVolumeClaim`: its volume, and the pods that mount it.
+    Claim,
+    /// A `PersistentVolume`: its claim.
+    Volume,
+    /// A Service: its ready endpoints.
+    Service,
+    /// A Node: its pods that are not a `DaemonSet`'s.
+    Node,
+    /// Any other kind: its replicas, where it has a `scale` subresource; otherwise the objects that name it as owner.
+    Other,
 }
 
-/// A kind for which `Cascading` is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CascadingKind {
-    pub group: &'static str,
-    pub kind: &'static str,
-    pub plural: &'static str,
-    pub cascade: Cascade,
-}
-
-const fn kind(
-    group: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-    cascade: Cascade,
-) -> CascadingKind {
-    CascadingKind { group, kind, plural, cascade }
-}
-
-/// Every kind for which `Cascading` is known; any version of its group.
-pub const CASCADING_KINDS: &[CascadingKind] = &[
-    kind("", "Namespace", "namespaces", Cascade::Namespace),
-    kind(
-        "apiextensions.k8s.io",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-        Cascade::Definition,
-    ),
-    kind("apps", "Deployment", "deployments", Cascade::Workload),
-    kind("apps", "StatefulSet", "statefulsets", Cascade::Workload),
-    kind("apps", "ReplicaSet", "replicasets", Cascade::Workload),
-    kind("apps.kruise.io", "CloneSet", "clonesets", Cascade::Workload),
-    kind("apps.kruise.io", "StatefulSet", "statefulsets", Cascade::Workload),
-    kind("apps.kruise.io", "UnitedDeployment", "uniteddeployments", Cascade::Workload),
+/// The kinds that have a row of their own, in any version of their group.
+const CASCADING_KINDS: &[(&str, &str, Cascade)] = &[
+    ("", "Namespace", Cascade::Namespace),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", Cascade::Definition),
+    ("apps", "Deployment", Cascade::Workload),
+    ("apps", "StatefulSet", Cascade::Workload),
+    ("apps", "ReplicaSet", Cascade::Workload),
+    ("", "ReplicationController", Cascade::Workload),
+    ("apps.kruise.io", "CloneSet", Cascade::Workload),
+    ("apps.kruise.io", "StatefulSet", Cascade::Workload),
+    ("apps.kruise.io", "UnitedDeployment", Cascade::Workload),
+    ("apps", "DaemonSet", Cascade::DaemonSet),
+    ("apps.kruise.io", "DaemonSet", Cascade::DaemonSet),
+    ("batch", "Job", Cascade::Job),
+    ("batch", "CronJob", Cascade::CronJob),
+    ("", "PersistentVolumeClaim", Cascade::Claim),
+    ("", "PersistentVolume", Cascade::Volume),
+    ("", "Service", Cascade::Service),
+    ("", "Node", Cascade::Node),
 ];
 
-/// What `Cascading` means for a kind, if it is known.
-pub fn cascade_of(group: &str, kind: &str) -> Option<Cascade> {
-    CASCADING_KINDS.iter().find(|k| k.group == group && k.kind == kind).map(|k| k.cascade)
+/// What `Cascading` looks at for a kind.
+pub fn cascade_of(group: &str, kind: &str) -> Cascade {
+    let row = CASCADING_KINDS.iter().find(|(of, named, _)| *of == group && *named == kind);
+    row.map_or(Cascade::Other, |(_, _, cascade)| *cascade)
 }
 
 /// A kind that comes and goes by itself, in any version of its group.

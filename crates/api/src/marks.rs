@@ -23,9 +23,14 @@ pub const ALWAYS: &str = "Always";
 /// The value of [`DELETE_PROTECTION`] that protects what still has dependents.
 pub const CASCADING: &str = "Cascading";
 
-/// The label selectors that show every object whose label may always protect it. One selector cannot say "or".
-pub fn protecting_selectors() -> [String; 2] {
-    [DELETE_PROTECTION.to_owned(), format!("{DELETION_PROTECTED}={ALWAYS}")]
+/// The label selectors that show every object that a label protects. One selector cannot say "or".
+pub fn protecting_selectors() -> [String; 3] {
+    let cascading = DISABLE_CASCADING_DELETION;
+    [
+        DELETE_PROTECTION.to_owned(),
+        format!("{DELETION_PROTECTED}={ALWAYS}"),
+        format!("{cascading},{cascading}!=false"),
+    ]
 }
 
 /// An annotation on what is to be deleted: the kinds, as `widgets.example.com,…`, whose objects in it need not be looked
@@ -42,7 +47,7 @@ pub enum Mode {
 }
 
 /// Where a mark is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Label,
     Annotation,

@@ -37,6 +37,8 @@ pub(crate) type Judge<'a> = &'a (dyn Fn(&Subject<'_>, bool) -> Judged + Sync);
 pub(crate) enum Pages {
     /// All that may be protected.
     All,
+    /// All.
+    Every,
     /// The first page of what is labelled.
     FirstLabelled,
 }
@@ -161,8 +163,12 @@ impl VersionSearch<'_> {
         }
         let Some(token) = self.page(&[], "", &mut found).await? else { return Ok(found.search) };
         let kind = self.kind();
-        let annotated = cascade_of(&kind.group, &kind.kind) == Some(Cascade::Workload);
-        if annotated
+        let cascade = cascade_of(&kind.group, &kind.kind);
+        // Of any other kind there may be very many. An annotation beyond the first page is not seen there: the object
+        // itself stays by it, and what it is in waits for it.
+        let annotated = !matches!(cascade, Cascade::Other | Cascade::Namespace | Cascade::Definition);
+        if self.search.pages == Pages::Every
+            || annotated
             || self.search.world.protections().may_deny(&kind.group, Some(&kind.kind), self.search.namespace)
         {
             self.pages(&[], token, &mut found).await?;
@@ -223,7 +229,9 @@ impl VersionSearch<'_> {
             "items" => value.list(|item| {
                 let subject = Subject { kind: self.kind(), object: Object::read(item)? };
                 let Metadata { labels, uid, .. } = &subject.object.metadata;
-                if labels.get(marks::DELETE_PROTECTION).and(labels.get(marks::DELETION_PROTECTED)).is_some() {
+                let keys =
+                    [marks::DELETE_PROTECTION, marks::DELETION_PROTECTED, marks::DISABLE_CASCADING_DELETION];
+                if keys.into_iter().filter(|key| labels.get(key).is_some()).count() > 1 {
                     if listed.contains(&**uid) {
                         return Ok(());
                     }

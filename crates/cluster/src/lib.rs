@@ -5,9 +5,11 @@
 
 mod broken;
 pub mod budgets;
+mod cascading;
 mod commit;
 pub mod components;
 pub mod critical;
+mod dependents;
 mod discovery;
 mod feed;
 pub mod flow;

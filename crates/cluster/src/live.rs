@@ -4,7 +4,7 @@
 //! that can answer, in pages of [`PAGE`], under the review's deadline. A page that shows something in the
 //! way ends the question; only pages full of what is already going are followed by the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::future::Future;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use palisade_api::critical::{Resource, Target};
 use palisade_api::versions::{PolicyKind, PolicyVersions};
 use palisade_engine::prose::NAMES_SHOWN;
 use palisade_engine::{
-    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Definition, Holders, Judged,
-    Metadata, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections, Right, Scaled,
-    Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
+    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Definition, Dependents, Holders,
+    Judged, Kind, Metadata, OwnerRef, OwnerState, Parent, Place, Present, ProtectedComponents, Protections,
+    Right, Scale, Scaled, Scope, Search, Spent, Subject, Unknown, Withdrawal, World,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -238,6 +238,34 @@ impl World for LiveWorld {
 
     fn is_searched(&self, group: &str) -> bool {
         self.searching.groups.contain(group)
+    }
+
+    async fn scale(&self, kind: &Kind<'_>) -> Answer<Option<Scale>> {
+        self.ask_for_scale(kind).await
+    }
+
+    async fn mounting_pods(
+        &self,
+        namespace: &str,
+        claims: &BTreeSet<String>,
+    ) -> Answer<BTreeMap<String, Census>> {
+        self.ask_for_mounting_pods(namespace, claims).await
+    }
+
+    async fn ready_endpoints(
+        &self,
+        namespace: &str,
+        services: &BTreeSet<String>,
+    ) -> Answer<BTreeMap<String, Census>> {
+        self.ask_for_ready_endpoints(namespace, services).await
+    }
+
+    async fn pods_on_node(&self, node: &str) -> Answer<Census> {
+        self.ask_for_pods_on_node(node).await
+    }
+
+    async fn dependents(&self, namespace: Option<&str>, owners: &BTreeSet<String>) -> Answer<Dependents> {
+        self.ask_for_dependents(namespace, owners).await
     }
 
     fn protections(&self) -> &Protections {

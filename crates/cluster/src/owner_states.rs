@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 
 use futures::stream::{self, StreamExt};
-use palisade_engine::{Answer, ClaimTemplate, Object, OwnerRef, OwnerState, SourceLabels};
+use palisade_engine::{Answer, ClaimTemplate, Object, OwnerRef, OwnerState, SourceMarks};
 
 use crate::critical::read_page;
 use crate::discovery::Served;
@@ -161,7 +161,7 @@ impl LiveWorld {
         let mut states = Vec::new();
         let mut take = |owner: &Object<'_>| {
             let is_terminating = owner.metadata.deletion_timestamp.is_some();
-            let labels = SourceLabels::of(owner);
+            let labels = SourceMarks::of(owner);
             states.push((owner.metadata.uid.to_string(), OwnerState::There { labels, is_terminating }));
         };
         self.each_selected(&path, &query, accept, &mut take).await?;
@@ -212,7 +212,7 @@ fn claim_templates(set: &Object<'_>) -> Vec<ClaimTemplate> {
         .map(|template| ClaimTemplate {
             set: set.metadata.name.to_string(),
             template: template["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-            labels: SourceLabels::in_template(&template["metadata"]["labels"]),
+            labels: SourceMarks::in_template(&template["metadata"]),
         })
         .collect()
 }

@@ -80,7 +80,7 @@ async fn collected(world: &LiveWorld, discovery: &Discovery, uid: &str, search: 
 }
 
 /// Every kind that is wanted, of a namespace or everywhere.
-async fn in_kinds(
+pub(crate) async fn in_kinds(
     world: &LiveWorld,
     namespace: Option<&str>,
     judge: Judge<'_>,

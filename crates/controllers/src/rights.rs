@@ -87,7 +87,7 @@ fn everybody(mut binding: Value) -> Value {
     binding
 }
 
-/// Everywhere: its registration, and what `Cascading` on a Namespace and an eviction need to know.
+/// Everywhere: its registration, and what `Cascading` and an eviction need to know.
 fn cluster_rules() -> Value {
     let group = "admissionregistration.k8s.io";
     let configurations = "validatingwebhookconfigurations";
@@ -101,6 +101,7 @@ fn cluster_rules() -> Value {
         ),
         rule("", "pods", &["get", "list", "watch"]),
         rule("", "persistentvolumeclaims", &["list"]),
+        rule("discovery.k8s.io", "endpointslices", &["list"]),
         rule("", "namespaces", &["get", "list", "watch"]),
         rule("apiextensions.k8s.io", "customresourcedefinitions", &["get", "list", "watch"]),
         rule("apiregistration.k8s.io", "apiservices", &["list", "watch"]),

@@ -1,9 +1,10 @@
-//! Who wrote a label, as `metadata.managedFields` tell.
+//! Who wrote a label or an annotation, as `metadata.managedFields` tell.
 //!
 //! The API server keeps them for every object: each entry names a manager and the fields that it wrote last. A label
 //! that came with an object's creation stands in the same entry as its owner reference; one that was set later stands in
 //! an entry of its own.
 
+use palisade_api::marks::{Mark, Place};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,16 +13,16 @@ use crate::object::Metadata;
 /// The manager of all controllers that come with Kubernetes, by the name of the program that they are part of.
 const KUBERNETES: [&str; 3] = ["kube-controller-manager", "k3s", "kubelite"];
 
-/// One that wrote a label.
+/// One that wrote a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LabelWriter {
+pub(crate) struct MarkWriter {
     manager: String,
     /// The uids of the owner references that it wrote.
     owners: Vec<String>,
 }
 
-impl LabelWriter {
-    /// Whether a controller of Kubernetes' own wrote it. None of them invents a protection label: they copy.
+impl MarkWriter {
+    /// Whether a controller of Kubernetes' own wrote it. None of them invents a protection: they copy.
     pub(crate) fn is_kubernetes(&self) -> bool {
         KUBERNETES.contains(&&*self.manager)
     }
@@ -42,15 +43,19 @@ struct Entry {
     fields_v1: Value,
 }
 
-/// Everybody who wrote a label; nobody, where the fields are missing or can't be read.
-pub(crate) fn label_writers(metadata: &Metadata<'_>, key: &str) -> Vec<LabelWriter> {
+/// Everybody who wrote a mark; nobody, where the fields are missing or can't be read.
+pub(crate) fn mark_writers(metadata: &Metadata<'_>, mark: &Mark) -> Vec<MarkWriter> {
     let entries: Vec<Entry> =
         metadata.managed_fields.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-    let label = format!("f:{key}");
+    let key = format!("f:{}", mark.key);
+    let place = match mark.place {
+        Place::Label => "f:labels",
+        Place::Annotation => "f:annotations",
+    };
     entries
         .into_iter()
-        .filter(|entry| !entry.fields_v1["f:metadata"]["f:labels"][&label].is_null())
-        .map(|Entry { manager, fields_v1 }| LabelWriter {
+        .filter(|entry| !entry.fields_v1["f:metadata"][place][&key].is_null())
+        .map(|Entry { manager, fields_v1 }| MarkWriter {
             manager,
             owners: owner_uids(&fields_v1["f:metadata"]["f:ownerReferences"]),
         })
@@ -74,9 +79,10 @@ mod tests {
 
     const KEY: &str = "policy.kruise.io/delete-protection";
 
-    fn writers(managed_fields: &str) -> Vec<LabelWriter> {
+    fn writers(managed_fields: &str) -> Vec<MarkWriter> {
         let json = format!(r#"{{"metadata":{{"name":"a","managedFields":{managed_fields}}}}}"#);
-        label_writers(&Object::parse(json.as_bytes()).unwrap().metadata, KEY)
+        let mark = Mark::of_label(KEY, "Always").unwrap();
+        mark_writers(&Object::parse(json.as_bytes()).unwrap().metadata, &mark)
     }
 
     #[test]
@@ -87,10 +93,7 @@ mod tests {
                  "f:ownerReferences":{".":{},"k:{\"uid\":\"u-1\"}":{}}}}},
                 {"manager":"kubectl-label","fieldsV1":{"f:metadata":{"f:labels":{"f:app":{}}}}}]"#,
         );
-        assert_eq!(
-            found,
-            [LabelWriter { manager: KUBERNETES[0].to_owned(), owners: vec!["u-1".to_owned()] }]
-        );
+        assert_eq!(found, [MarkWriter { manager: KUBERNETES[0].to_owned(), owners: vec!["u-1".to_owned()] }]);
         assert!(found[0].is_kubernetes() && found[0].wrote_owner("u-1") && !found[0].wrote_owner("u-2"));
     }
 

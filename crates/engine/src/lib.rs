@@ -24,7 +24,7 @@ mod verdict;
 mod world;
 
 pub use guards::components::component_parent;
-pub use guards::copies::SourceLabels;
+pub use guards::copies::SourceMarks;
 pub use guards::disabled::warn_of_disabled;
 pub use guards::labels::advise;
 pub use object::{Definition, Metadata, Object, Owner, Pairs};
@@ -36,12 +36,13 @@ pub use rights::{MissingRights, Right, Verb};
 pub use tally::{Counted, LabelSet, Seen};
 pub use verdict::{
     About, Blocker, Change, Code, Disabled, Doomed, Ending, Finding, Guard, Held, LeftBehind, Lift, Lifted,
-    Managed, Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Verdict, Warning,
+    Managed, Matched, Needed, ObjectRef, OwnerRef, Parting, Reason, Ruled, State, Undecided, Verdict,
+    Warning,
 };
 pub use world::{
-    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Holders, Judged, OwnerState,
-    Parent, Place, Present, ProtectedComponents, Refused, Scaled, Scope, Search, Spent, Standing, Throttled,
-    Unknown, UnreadableKind, Withdrawal, World,
+    Answer, BudgetAuthor, Census, ClaimTemplate, Count, Critical, Declared, Dependents, Holders, Judged,
+    OwnerState, Parent, Place, Present, ProtectedComponents, Refused, Scale, Scaled, Scope, Search, Spent,
+    Standing, Throttled, Unknown, UnreadableKind, Withdrawal, World,
 };
 
 use palisade_api::gates::FeatureGates;

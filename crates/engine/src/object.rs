@@ -14,6 +14,8 @@ use crate::json::{Cursor, Malformed, UniqueMembers};
 /// An object as guards see it.
 #[derive(Debug, Default)]
 pub struct Object<'a> {
+    /// Empty where a list does not say it for each item.
+    pub api_version: Cow<'a, str>,
     pub metadata: Metadata<'a>,
     spec: Option<&'a [u8]>,
     status: Option<&'a [u8]>,
@@ -82,6 +84,7 @@ impl<'a> Object<'a> {
         let mut object = Self::default();
         cursor.object(|key, value| {
             match &*key {
+                "apiVersion" => object.api_version = value.string_or_null()?.unwrap_or_default(),
                 "metadata" => object.metadata = Metadata::read(value)?,
                 "spec" => object.spec = value.raw_or_null()?,
                 "status" => object.status = value.raw_or_null()?,
@@ -101,6 +104,17 @@ impl<'a> Object<'a> {
     pub fn spec_json(&self) -> Result<serde_json::Value, String> {
         let read = serde_json::from_slice(self.spec.unwrap_or(b"{}"));
         read.map(|UniqueMembers(spec)| spec).map_err(|error| error.to_string())
+    }
+
+    /// `status` as JSON, whatever it holds.
+    pub(crate) fn status_json(&self) -> Result<serde_json::Value, String> {
+        let read = serde_json::from_slice(self.status.unwrap_or(b"{}"));
+        read.map(|UniqueMembers(status)| status).map_err(|error| error.to_string())
+    }
+
+    /// The version of its group that it is written in.
+    pub(crate) fn version(&self) -> &str {
+        self.api_version.rsplit('/').next().unwrap_or_default()
     }
 
     /// The text of `status`.

@@ -113,6 +113,22 @@ impl User<'_> {
         of_kube_system || COMPONENTS.contains(&&*self.name) || self.is_node()
     }
 
+    /// Whether the cloud's node controller asks, which removes Nodes whose machines are gone. Each name is one that a
+    /// tenant cannot have.
+    pub(crate) fn is_cloud_node_controller(&self) -> bool {
+        const USERS: &[&str] = &[
+            "system:cloud-controller-manager",
+            "k3s-cloud-controller-manager",
+            "system:serviceaccount:openshift-cloud-controller-manager:cloud-controller-manager",
+        ];
+        let of_kube_system = |account: &str| {
+            matches!(account, "node-controller" | "cloud-node-controller" | "cloud-node-lifecycle-controller")
+                || account.ends_with("cloud-controller-manager")
+        };
+        USERS.contains(&&*self.name)
+            || self.name.strip_prefix("system:serviceaccount:kube-system:").is_some_and(of_kube_system)
+    }
+
     /// Whether a kubelet asks.
     pub(crate) fn is_node(&self) -> bool {
         self.groups.iter().any(|group| group == "system:nodes")
@@ -135,6 +151,18 @@ impl Kind<'_> {
 
     pub(crate) fn is_claim(&self) -> bool {
         self.group.is_empty() && self.kind == "PersistentVolumeClaim"
+    }
+
+    pub(crate) fn is_node(&self) -> bool {
+        self.group.is_empty() && self.kind == "Node"
+    }
+
+    pub(crate) fn to_owned(&self) -> Kind<'static> {
+        Kind {
+            group: self.group.to_string().into(),
+            kind: self.kind.to_string().into(),
+            plural: self.plural.to_string().into(),
+        }
     }
 
     pub(crate) fn is_definition(&self) -> bool {

@@ -67,7 +67,8 @@ impl LabelClass {
         }
     }
 
-    /// Whether a search by [`palisade_api::marks::protecting_selectors`] shows every object that carries it.
+    /// Whether a selector of [`palisade_api::marks::protecting_selectors`] shows every object that carries it, and its key
+    /// alone. That of the others leaves a value out.
     fn is_searched_for(self) -> bool {
         !matches!(self, Self::DisableCascading | Self::OtherDisableCascading)
     }

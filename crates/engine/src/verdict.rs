@@ -365,6 +365,17 @@ pub struct Doomed {
     pub owners: Vec<OwnerRef>,
     /// Which of its owners manages it.
     pub controller: Option<usize>,
+    /// `Cascading` protections of it, where only others can tell whether something would go with it.
+    pub undecided: Option<Box<Undecided>>,
+}
+
+/// An object whose own text does not tell whether something would go with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided {
+    pub kind: Kind<'static>,
+    pub uid: String,
+    pub marks: Vec<Mark>,
+    pub rules: Vec<Ruled>,
 }
 
 /// An owner reference that outlives what it was read from.
@@ -416,18 +427,23 @@ impl Doomed {
     }
 
     /// Whether nothing but the object itself decides that it is protected: it has no owner whose label may be copied, and
-    /// with which it may go.
+    /// with which it may go, and nothing has to be asked about it.
     pub(crate) fn is_settled(&self) -> bool {
-        self.owners.is_empty() && !self.is_claim()
+        self.owners.is_empty() && !self.is_claim() && self.undecided.is_none()
     }
 
-    /// The marks that protect it.
+    /// The marks that protect it, or may.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Mark> {
-        self.because.iter().filter_map(Reason::mark)
+        let undecided = self.undecided.iter().flat_map(|undecided| &undecided.marks);
+        self.because.iter().filter_map(Reason::mark).chain(undecided)
     }
 
     /// The same without some marks; `None` if nothing else protects it.
     pub(crate) fn without_marks(mut self, marks: &[Mark]) -> Option<Self> {
+        self.undecided = self.undecided.and_then(|mut undecided| {
+            undecided.marks.retain(|mark| !marks.contains(mark));
+            (!undecided.marks.is_empty() || !undecided.rules.is_empty()).then_some(undecided)
+        });
         if !marks.is_empty() {
             self.lift.clear();
             for reason in std::mem::take(&mut self.because) {
@@ -436,7 +452,7 @@ impl Doomed {
                 }
             }
         }
-        (!self.because.is_empty()).then_some(self)
+        (!self.because.is_empty() || self.undecided.is_some()).then_some(self)
     }
 }
 
@@ -466,15 +482,38 @@ pub enum Held {
     /// Custom resources, by the definition's `plural.group`.
     Instances(String, Census),
     Replicas(i64),
+    /// The pods that a `DaemonSet` should run.
+    DaemonPods(i64),
+    /// The active pods of a Job.
+    JobPods(i64),
+    /// The active Jobs of a `CronJob`.
+    ActiveJobs(Census),
+    /// The volume that a claim is bound to; empty if its name is not told.
+    BoundVolume(String),
+    /// The claim that a volume is bound to, in the same way.
+    BoundClaim(String),
+    /// The pods that mount a claim, and have not ended.
+    MountingPods(Census),
+    ReadyEndpoints(Census),
+    /// The pods of a Node that are not a `DaemonSet`'s.
+    NodePods(Census),
+    /// The objects that name it as owner.
+    Dependents(Census),
 }
 
 impl Held {
     pub(crate) fn is_something(&self) -> bool {
         match self {
-            Self::ActivePods(census) | Self::BoundClaims(census) | Self::Instances(_, census) => {
-                !census.is_none()
-            }
-            Self::Replicas(replicas) => *replicas != 0,
+            Self::ActivePods(census)
+            | Self::BoundClaims(census)
+            | Self::Instances(_, census)
+            | Self::ActiveJobs(census)
+            | Self::MountingPods(census)
+            | Self::ReadyEndpoints(census)
+            | Self::NodePods(census)
+            | Self::Dependents(census) => !census.is_none(),
+            Self::Replicas(count) | Self::DaemonPods(count) | Self::JobPods(count) => *count != 0,
+            Self::BoundVolume(_) | Self::BoundClaim(_) => true,
         }
     }
 }
@@ -505,14 +544,10 @@ impl Lift {
 pub enum Warning {
     /// A mark with a value that means nothing, read in the way that protects.
     Mistyped(Mark),
-    /// `Cascading` on a kind whose dependents nobody can name yet.
-    CascadingNotKnown(Mark),
     /// A mark in a template, which is copied to everything that is made from it.
     InTemplate(Mark),
     /// A mark on a kind that no label protects.
     Transient(Mark),
-    /// The same, asked for by a `ResourceDeletionProtection`.
-    RuleNotKnown(Ruled),
     /// A `ResourceDeletionProtection` that warns.
     Ruled(Ruled),
     /// A change of labels ends the protection by one that warns.

@@ -1,6 +1,6 @@
 //! What guards may ask about everything but the object itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::{Future, Ready, ready};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use palisade_api::action::Action;
 use palisade_api::components::{Components, GroupKind};
 use palisade_api::critical::{Provider, Resource, Service, Target};
 
-use crate::guards::copies::SourceLabels;
+use crate::guards::copies::SourceMarks;
 use crate::object::{Definition, Metadata};
 use crate::pod::Loss;
 use crate::protections::Protections;
@@ -33,6 +33,33 @@ pub trait World: Sync {
 
     /// Whether an API group is searched (`--search-groups`). Nobody asks for what there is of another.
     fn is_searched(&self, group: &str) -> bool;
+
+    /// Where the replicas of a kind's objects are; `None` if it has no `scale` subresource.
+    fn scale(&self, kind: &Kind<'_>) -> impl Future<Output = Answer<Option<Scale>>> + Send;
+
+    /// The pods of a namespace that mount some of its claims and have not ended, by claim.
+    fn mounting_pods(
+        &self,
+        namespace: &str,
+        claims: &BTreeSet<String>,
+    ) -> impl Future<Output = Answer<BTreeMap<String, Census>>> + Send;
+
+    /// The endpoints of some Services of a namespace that are ready and not terminating, by Service.
+    fn ready_endpoints(
+        &self,
+        namespace: &str,
+        services: &BTreeSet<String>,
+    ) -> impl Future<Output = Answer<BTreeMap<String, Census>>> + Send;
+
+    /// The pods on a Node that are not a `DaemonSet`'s, have not ended and are not terminating.
+    fn pods_on_node(&self, node: &str) -> impl Future<Output = Answer<Census>> + Send;
+
+    /// The objects of a namespace, or of the whole cluster, that name one of these uids as owner and are not terminating.
+    fn dependents(
+        &self,
+        namespace: Option<&str>,
+        owners: &BTreeSet<String>,
+    ) -> impl Future<Output = Answer<Dependents>> + Send;
 
     /// The rules of all `ResourceDeletionProtection`s.
     fn protections(&self) -> &Protections;
@@ -342,7 +369,7 @@ pub enum Place<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnerState {
     /// It is there, with that uid.
-    There { labels: SourceLabels, is_terminating: bool },
+    There { labels: SourceMarks, is_terminating: bool },
     /// It is not there any more, or another one of the same name is.
     Gone,
     /// The same of one without a namespace, whose dependent has one: anybody could have named it as an owner.
@@ -354,7 +381,7 @@ pub enum OwnerState {
 pub struct ClaimTemplate {
     pub set: String,
     pub template: String,
-    pub labels: SourceLabels,
+    pub labels: SourceMarks,
 }
 
 impl ClaimTemplate {
@@ -435,6 +462,25 @@ impl Search {
     pub fn was_by_selector(&mut self, kind: &Kind<'_>) {
         self.seen.was_by_selector(kind.kubectl_name());
     }
+}
+
+/// Where the replicas of a kind's objects are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scale {
+    /// The path of `spec.replicas`, as `.spec.replicas`, by version of the kind's group. Empty where another API server
+    /// serves the kind, which does not tell.
+    pub paths: BTreeMap<String, String>,
+}
+
+/// Objects that name others as owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dependents {
+    /// Those of each owner that has any.
+    pub by_owner: BTreeMap<String, Census>,
+    /// Kinds whose objects could not be listed.
+    pub unreadable: Vec<UnreadableKind>,
+    /// Groups that are served and not searched.
+    pub not_searched: Vec<String>,
 }
 
 /// A kind whose objects could not be listed.

@@ -217,6 +217,7 @@ mod tests {
             carried: LabelSet::default(),
             owners,
             controller: None,
+            undecided: None,
         }
     }
 

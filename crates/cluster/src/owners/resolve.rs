@@ -152,7 +152,7 @@ impl Resolver {
 /// What is to be known of an owner; `None` if its deletion is asked about in any case.
 fn ancestor(reference: &Reference, by: ProtectedBy, discovery: &Discovery) -> Option<Ancestor> {
     let served = reference.served(discovery)?;
-    if matches!(cascade_of(&served.group, &served.kind), Some(Cascade::Namespace | Cascade::Definition)) {
+    if matches!(cascade_of(&served.group, &served.kind), Cascade::Namespace | Cascade::Definition) {
         return None;
     }
     Some(Ancestor {

@@ -15,7 +15,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{self, Config, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use kube::{Client, ResourceExt};
-use palisade_api::kinds::{Cascade, cascade_of, is_transient};
+use palisade_api::kinds::is_transient;
 use palisade_api::labels::look_up;
 use palisade_api::marks::{self, Mark};
 use palisade_api::protection::{Action, Target};
@@ -367,10 +367,6 @@ fn wanted(groups: &SearchGroups, discovery: &Discovery, rules: &Rules) -> Vec<Wa
             continue;
         }
         wanted.extend(marks::protecting_selectors().map(|selector| watched(Some(selector))));
-        if cascade_of(&group, &kind) == Some(Cascade::Workload) {
-            let key = marks::DISABLE_CASCADING_DELETION;
-            wanted.insert(watched(Some(format!("{key},{key}!=false"))));
-        }
     }
     wanted.into_iter().collect()
 }

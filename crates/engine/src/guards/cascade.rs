@@ -25,10 +25,11 @@ use std::collections::BTreeMap;
 
 use palisade_api::kinds::{Cascade, cascade_of};
 use palisade_api::labels::look_up;
-use palisade_api::marks::{IGNORE_UNREADABLE_KINDS, Mark, Mode as MarkMode, Place as MarkPlace};
+use palisade_api::marks::{IGNORE_UNREADABLE_KINDS, Mark, Mode as MarkMode};
 use palisade_api::protection::{self, Action, Mode, Rule};
 use palisade_api::{budget, flow};
 
+use crate::guards::cascading::{self, Look};
 use crate::guards::labels::marks;
 use crate::guards::{churn, copies};
 use crate::object::Definition;
@@ -37,23 +38,23 @@ use crate::review::{Kind, Propagation, Review, Subject};
 use crate::rights::MissingRights;
 use crate::tally::{Counted, LabelSet, Seen};
 use crate::verdict::{
-    About, Code, Doomed, Finding, Found, Guard, Held, Lift, OwnerRef, Reason, Ruled, Warning,
+    About, Code, Doomed, Finding, Found, Guard, Held, Lift, OwnerRef, Reason, Ruled, Undecided, Warning,
 };
 use crate::world::{Answer, Judged, Place, Search, Unknown, UnreadableKind, World};
 
 pub(super) async fn ask(subject: &Subject<'_>, review: &Review<'_>, world: &impl World, found: &mut Found) {
     let answer = match cascade_of(&subject.kind.group, &subject.kind.kind) {
-        Some(Cascade::Namespace) => in_namespace(subject, world).await,
-        Some(Cascade::Definition) => in_definition(subject, world, found).await,
-        Some(Cascade::Workload) | None if !collects(subject, review) => return,
-        Some(Cascade::Workload) | None if review.is_owner => below(subject, world).await,
-        Some(Cascade::Workload) | None => Ok(Search::default()),
+        Cascade::Namespace => in_namespace(subject, world).await,
+        Cascade::Definition => in_definition(subject, world, found).await,
+        _ if !collects(subject, review) => return,
+        _ if review.is_owner => below(subject, world).await,
+        _ => Ok(Search::default()),
     };
     let answer = match answer {
         Ok(mut search) => {
             let is_exact = search.unreadable.is_empty() && search.not_searched.is_empty();
             found.not_searched(std::mem::take(&mut search.not_searched));
-            let kept = copies::without_copies(std::mem::take(&mut search.found), world).await;
+            let kept = protected(std::mem::take(&mut search.found), subject, world).await;
             kept.map(|found| (Search { found, ..search }, is_exact))
         }
         Err(unknown) => Err(unknown),
@@ -108,10 +109,17 @@ fn dooms(mut found: Vec<Doomed>, beyond: Counted, seen: &Seen, is_exact: bool) -
     }
 }
 
+/// What is protected, of what may be.
+async fn protected(found: Vec<Doomed>, subject: &Subject<'_>, world: &impl World) -> Answer<Vec<Doomed>> {
+    let found = copies::without_copies(found, world).await?;
+    let ignored: Vec<&str> = ignored_kinds(subject).collect();
+    Ok(Box::pin(cascading::settle(found, &ignored.join(","), world)).await)
+}
+
 /// Whether it is a Namespace or a definition: what it holds was looked at.
 fn holds_objects(subject: &Subject<'_>) -> bool {
     let cascade = cascade_of(&subject.kind.group, &subject.kind.kind);
-    matches!(cascade, Some(Cascade::Namespace | Cascade::Definition))
+    matches!(cascade, Cascade::Namespace | Cascade::Definition)
 }
 
 /// Whether a kind that could not be listed keeps the subject from being deleted.
@@ -123,9 +131,9 @@ fn is_in_the_way(unreadable: &UnreadableKind, subject: &Subject<'_>, protections
     let UnreadableKind { group, kind, is_broken, why: _, missing: _ } = unreadable;
     let kind = kind.as_ref().map(|(kind, _)| kind.as_str());
     let (namespace, vanishes) = match cascade_of(&subject.kind.group, &subject.kind.kind) {
-        Some(Cascade::Namespace) => (Some(subject.name()), false),
-        Some(Cascade::Definition) => (None, true),
-        Some(Cascade::Workload) | None => (subject.namespace(), false),
+        Cascade::Namespace => (Some(subject.name()), false),
+        Cascade::Definition => (None, true),
+        _ => (subject.namespace(), false),
     };
     let is_ignored = ignored_kinds(subject).any(|ignored| ignored == unreadable.resource());
     !is_ignored && (!is_broken || vanishes || protections.may_deny(group, kind, namespace))
@@ -144,7 +152,7 @@ fn ignored_kinds<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = &'a str> 
 
 fn not_looked_at(subject: &Subject<'_>, kinds: &[UnreadableKind]) -> Finding {
     let question = match cascade_of(&subject.kind.group, &subject.kind.kind) {
-        Some(Cascade::Definition) => "which of its custom resources are protected",
+        Cascade::Definition => "which of its custom resources are protected",
         _ => "what is protected in it",
     };
     let told = kinds.iter().take(crate::prose::NAMES_SHOWN);
@@ -207,7 +215,7 @@ async fn warn_of_labelled(subject: &Subject<'_>, world: &impl World, found: &mut
     {
         Ok(search) => {
             found.not_searched(search.not_searched);
-            copies::without_copies(search.found, world).await
+            protected(search.found, subject, world).await
         }
         Err(unknown) => Err(unknown),
     };
@@ -290,18 +298,8 @@ fn judge<'a>(
     if subject.is_already_going() {
         return Judged::Free;
     }
-    let workload = cascade_of(&subject.kind.group, &subject.kind.kind) == Some(Cascade::Workload);
     let metadata = &subject.object.metadata;
     let mut closer = false;
-    // What protects while there are replicas, which metadata does not tell.
-    let mut replicas = || match (workload, whole) {
-        (false, _) => None,
-        (true, false) => {
-            closer = true;
-            None
-        }
-        (true, true) => subject.object.replicas().map_or(Some(1), Some).filter(|&replicas| replicas != 0),
-    };
     let mut doomed: Option<Doomed> = None;
     let new = || {
         let owners = OwnerRef::all_of(metadata);
@@ -314,16 +312,25 @@ fn judge<'a>(
             controller: controller
                 .and_then(|controller| owners.iter().position(|owner| *owner == controller)),
             owners,
+            undecided: None,
         }
     };
-    let is_copy =
-        |mark: &Mark| mark.place == MarkPlace::Label && copies::is_by_kubernetes(metadata, mark.key);
+    let is_copy = |mark: &Mark| copies::is_by_kubernetes(metadata, mark);
     for mark in marks(subject).filter(|mark| by.marks && !is_copy(mark)) {
         let reason = match mark.mode {
-            MarkMode::Always => Reason::Marked(mark.clone()),
-            MarkMode::Cascading => match replicas() {
-                Some(replicas) => Reason::MarkedWhile(mark.clone(), vec![Held::Replicas(replicas)]),
-                None => continue,
+            MarkMode::Always => Reason::Marked(mark),
+            MarkMode::Cascading => match cascading::look(subject, whole) {
+                Look::Told(Ok(held)) if held.is_empty() => continue,
+                Look::Told(Ok(held)) => Reason::MarkedWhile(mark, held),
+                Look::Told(Err(unknown)) => Reason::MarkedUnknown(mark, unknown),
+                Look::Closer => {
+                    closer = true;
+                    continue;
+                }
+                Look::Ask => {
+                    undecided(doomed.get_or_insert_with(new), subject).marks.push(mark);
+                    continue;
+                }
             },
         };
         doomed.get_or_insert_with(new).add(reason);
@@ -340,16 +347,25 @@ fn judge<'a>(
             && churn::guards_its_owner(rule, subject)
     };
     for rule in by.protections.of_kind(&subject.kind).filter(applies) {
-        let held = match rule.mode {
-            Mode::Always => Vec::new(),
-            Mode::Cascading => match replicas() {
-                Some(replicas) => vec![Held::Replicas(replicas)],
-                None => continue,
+        let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
+        let reason = match rule.mode {
+            Mode::Always => Reason::Ruled(ruled, Vec::new()),
+            Mode::Cascading => match cascading::look(subject, whole) {
+                Look::Told(Ok(held)) if held.is_empty() => continue,
+                Look::Told(Ok(held)) => Reason::Ruled(ruled, held),
+                Look::Told(Err(unknown)) => Reason::RuledUnknown(ruled, unknown),
+                Look::Closer => {
+                    closer = true;
+                    continue;
+                }
+                Look::Ask => {
+                    undecided(doomed.get_or_insert_with(new), subject).rules.push(ruled);
+                    continue;
+                }
             },
         };
-        let ruled = Ruled { protection: rule.protection.clone(), message: rule.message.clone() };
         // An exemption would not help here, and to do away with the rule is not for us to suggest.
-        doomed.get_or_insert_with(new).add(Reason::Ruled(ruled, held));
+        doomed.get_or_insert_with(new).add(reason);
     }
     match doomed {
         // Also if something protects it already: all that does is told, and lifted.
@@ -357,4 +373,15 @@ fn judge<'a>(
         Some(doomed) => Judged::Protected(doomed),
         None => Judged::Free,
     }
+}
+
+/// The place for protections of an object that others decide about.
+fn undecided<'a>(doomed: &'a mut Doomed, subject: &Subject<'_>) -> &'a mut Undecided {
+    let new = || Undecided {
+        kind: subject.kind.to_owned(),
+        uid: subject.object.metadata.uid.to_string(),
+        marks: Vec::new(),
+        rules: Vec::new(),
+    };
+    doomed.undecided.get_or_insert_with(|| Box::new(new()))
 }

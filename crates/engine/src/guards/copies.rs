@@ -1,10 +1,10 @@
-//! Copies: protection labels that a controller copied to what it made.
+//! Copies: protection labels and annotations that a controller copied to what it made.
 //!
-//! Kubernetes and operators copy labels: a Deployment's pod template to its `ReplicaSet`s and pods, a `StatefulSet`'s
-//! claim template to its claims, a Certificate to its `CertificateRequest`s. There the label is nobody's wish for that
-//! object, and a controller that may not delete what it made gets stuck.
+//! Kubernetes and operators copy labels and annotations: a Deployment's pod template to its `ReplicaSet`s and pods, a `StatefulSet`'s
+//! claim template to its claims, a Certificate to its `CertificateRequest`s, a `DaemonSet`'s annotations to its
+//! `ControllerRevision`s. There the mark is nobody's wish for that object, and a controller that may not delete what it made gets stuck.
 //!
-//! A label is a copy if the object's controller owner, read now and with the uid of the owner reference, carries the same
+//! A mark is a copy if the object's controller owner, read now and with the uid of the owner reference, carries the same
 //! key and value, or its pod, job or claim template does. A `StatefulSet`'s claims often have no owner: they are known by
 //! their name, `TEMPLATE-SET-ORDINAL`. What a controller of Kubernetes' own wrote together with the owner reference is a
 //! copy as well, also when the template has lost the label since.
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use palisade_api::marks::{Mark, Place};
 use serde_json::Value;
 
-use crate::field_managers::{LabelWriter, label_writers};
+use crate::field_managers::{MarkWriter, mark_writers};
 use crate::object::{Metadata, Object};
 use crate::review::{Subject, User};
 use crate::verdict::{Doomed, OwnerRef};
@@ -34,11 +34,11 @@ pub(super) async fn is_free(
     user: &User<'_>,
     world: &impl World,
 ) -> Answer<bool> {
-    if mark.place != Place::Label || !user.is_automation() {
+    if !user.is_automation() {
         return Ok(false);
     }
     let metadata = &subject.object.metadata;
-    if is_by_kubernetes(metadata, mark.key) {
+    if is_by_kubernetes(metadata, mark) {
         return Ok(true);
     }
     let mut owner_is_going = false;
@@ -69,14 +69,14 @@ async fn went_with_owner(
     world: &impl World,
 ) -> bool {
     let metadata = &subject.object.metadata;
-    let writers = label_writers(metadata, mark.key);
+    let writers = mark_writers(metadata, mark);
     let came_with_it = !writers.is_empty()
         && match metadata.controller() {
             Some(controller) => {
                 writers.iter().all(|writer| writer.wrote_owner(&controller.uid))
                     && world.has_seen_owner(&controller.uid)
             }
-            None => subject.kind.is_claim() && writers.iter().all(LabelWriter::is_kubernetes),
+            None => subject.kind.is_claim() && writers.iter().all(MarkWriter::is_kubernetes),
         };
     came_with_it
         && (owner_is_going
@@ -86,17 +86,17 @@ async fn went_with_owner(
             })
 }
 
-/// Whether a controller of Kubernetes' own wrote a label together with the reference to the owner.
-pub(super) fn is_by_kubernetes(metadata: &Metadata<'_>, key: &str) -> bool {
+/// Whether a controller of Kubernetes' own wrote a mark together with the reference to the owner.
+pub(super) fn is_by_kubernetes(metadata: &Metadata<'_>, mark: &Mark) -> bool {
     let Some(controller) = metadata.controller() else { return false };
-    let writers = label_writers(metadata, key);
+    let writers = mark_writers(metadata, mark);
     !writers.is_empty()
         && writers.iter().all(|writer| writer.is_kubernetes() && writer.wrote_owner(&controller.uid))
 }
 
 /// Leaves out what only copies protect.
 pub(super) async fn without_copies(found: Vec<Doomed>, world: &impl World) -> Answer<Vec<Doomed>> {
-    let may_be_copy = |doomed: &&Doomed| label_marks(doomed).next().is_some();
+    let may_be_copy = |doomed: &&Doomed| doomed.marks().next().is_some();
     let mut owners: BTreeMap<String, (Option<String>, OwnerRef)> = BTreeMap::new();
     for doomed in found.iter().filter(may_be_copy) {
         if let Some(owner) = doomed.controller() {
@@ -124,51 +124,68 @@ pub(super) async fn without_copies(found: Vec<Doomed>, world: &impl World) -> An
     };
     let mut kept = Vec::new();
     for doomed in &found {
-        let copies: Vec<Mark> = label_marks(doomed).filter(|mark| is_copy(doomed, mark)).cloned().collect();
+        let copies: Vec<Mark> = doomed.marks().filter(|mark| is_copy(doomed, mark)).cloned().collect();
         kept.extend(doomed.clone().without_marks(&copies));
     }
     Ok(kept)
-}
-
-fn label_marks(doomed: &Doomed) -> impl Iterator<Item = &Mark> {
-    doomed.marks().filter(|mark| mark.place == Place::Label)
 }
 
 fn is_claim_copy(templates: &[ClaimTemplate], claim: &str, mark: &Mark) -> bool {
     templates.iter().any(|template| template.made(claim) && template.labels.carry(mark))
 }
 
-/// The protection labels that an object hands on: its own, and those of its templates.
+/// The protection labels and annotations that an object hands on: its own, and those of its templates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceLabels(BTreeSet<(String, String)>);
+pub struct SourceMarks(BTreeSet<(Place, String, String)>);
 
-impl SourceLabels {
+impl SourceMarks {
     pub fn of(object: &Object<'_>) -> Self {
-        let own = object.metadata.labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
         let mut all = in_templates(object);
-        all.0.extend(own.filter(|(key, value)| Mark::of_label(key, value).is_some()));
+        for (key, value) in object.metadata.labels.iter() {
+            all.add(Mark::of_label(key, value));
+        }
+        for (key, value) in object.metadata.annotations.iter() {
+            all.add(Mark::of_annotation(key, value));
+        }
         all
     }
 
-    /// The protection labels of one template.
-    pub fn in_template(labels: &Value) -> Self {
-        let pairs = labels.as_object().into_iter().flatten();
-        let text = pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        Self(text.filter(|(key, value)| Mark::of_label(key, value).is_some()).collect())
+    /// The marks of one template's metadata.
+    pub fn in_template(metadata: &Value) -> Self {
+        let mut all = Self::default();
+        for (key, value) in texts(&metadata["labels"]) {
+            all.add(Mark::of_label(key, value));
+        }
+        for (key, value) in texts(&metadata["annotations"]) {
+            all.add(Mark::of_annotation(key, value));
+        }
+        all
+    }
+
+    fn add(&mut self, mark: Option<Mark>) {
+        self.0.extend(mark.map(|mark| (mark.place, mark.key.to_owned(), mark.value)));
     }
 
     pub(crate) fn carry(&self, mark: &Mark) -> bool {
-        self.0.contains(&(mark.key.to_owned(), mark.value.clone()))
+        self.0.contains(&(mark.place, mark.key.to_owned(), mark.value.clone()))
     }
 
     pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
-        self.0.iter().filter_map(|(key, value)| Mark::of_label(key, value))
+        self.0.iter().filter_map(|(place, key, value)| match place {
+            Place::Label => Mark::of_label(key, value),
+            Place::Annotation => Mark::of_annotation(key, value),
+        })
     }
 }
 
-/// The protection labels of an object's pod, job and claim templates. A custom resource may have others; what its
-/// controller copies from there is told by the custom resource itself or not at all.
-pub(super) fn in_templates(object: &Object<'_>) -> SourceLabels {
+fn texts(pairs: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = pairs.as_object().into_iter().flatten();
+    pairs.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+}
+
+/// The marks of an object's pod, job and claim templates. A custom resource may have others; what its controller copies
+/// from there is told by the custom resource itself or not at all.
+pub(super) fn in_templates(object: &Object<'_>) -> SourceMarks {
     // What is no JSON object has no templates.
     let spec = object.spec_json().unwrap_or_default();
     let job = &spec["jobTemplate"];
@@ -177,9 +194,9 @@ pub(super) fn in_templates(object: &Object<'_>) -> SourceLabels {
     // A pod makes claims for its ephemeral volumes.
     let volumes = spec["volumes"].as_array().into_iter().flatten();
     let ephemeral = volumes.map(|volume| &volume["ephemeral"]["volumeClaimTemplate"]);
-    let mut all = SourceLabels::default();
+    let mut all = SourceMarks::default();
     for template in one.into_iter().chain(claims).chain(ephemeral) {
-        all.0.extend(SourceLabels::in_template(&template["metadata"]["labels"]).0);
+        all.0.extend(SourceMarks::in_template(&template["metadata"]).0);
     }
     all
 }

@@ -4,6 +4,7 @@
 
 mod budgets;
 mod cascade;
+mod cascading;
 mod churn;
 pub(crate) mod components;
 pub(crate) mod copies;

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use palisade_api::labels::look_up;
 use palisade_api::protection::{Action, Mode, Rule};
 
+use crate::guards::cascading::held;
 use crate::guards::churn;
-use crate::guards::labels::{group_not_searched, held};
 use crate::object::Metadata;
 use crate::review::{Review, Subject, User};
 use crate::verdict::{Code, Ending, Finding, Found, Guard, Lift, Matched, Reason, Ruled, Warning};
@@ -155,8 +155,7 @@ async fn answer(
     found: &mut Found,
 ) {
     let cascading = concerned.iter().any(|rule| rule.mode == Mode::Cascading);
-    let not_searched = if cascading { group_not_searched(subject, world) } else { None };
-    let held = if cascading && not_searched.is_none() { held(subject, world).await } else { None };
+    let held = if cascading { Box::pin(held(subject, user, world, found)).await } else { Ok(Vec::new()) };
     // Of several rules of one protection, one is enough.
     let mut seen: Vec<&str> = Vec::new();
     for rule in concerned {
@@ -166,19 +165,8 @@ async fn answer(
         let ruled = ruled(rule);
         let outcome = match (rule.mode, &held) {
             (Mode::Always, _) => Ok(Vec::new()),
-            (Mode::Cascading, None) if not_searched.is_some() => {
-                found.not_searched(not_searched.clone());
-                continue;
-            }
-            (Mode::Cascading, None) => {
-                // It protects from no deletion, and so from no change.
-                if event == Event::Deletion {
-                    found.warnings.push(Warning::RuleNotKnown(ruled));
-                }
-                continue;
-            }
-            (Mode::Cascading, Some(Ok(held))) if held.is_empty() => continue,
-            (Mode::Cascading, Some(held)) => held.clone(),
+            (Mode::Cascading, Ok(held)) if held.is_empty() => continue,
+            (Mode::Cascading, held) => held.clone(),
         };
         seen.push(&rule.protection);
         found.matched.push(Matched { protection: rule.protection.clone(), action: rule.action });

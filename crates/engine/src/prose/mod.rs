@@ -164,11 +164,6 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             },
             mark.mistyped.unwrap_or_default(),
         ),
-        Warning::RuleNotKnown(rule) => format!(
-            "{}: {} does not protect it: Cascading is not known for this kind; Always is",
-            subject(about),
-            ruled(rule),
-        ),
         Warning::Unselected(rule, ending) => {
             let change = match ending {
                 Ending::Labels => "with this change of its labels it no longer is",
@@ -238,11 +233,6 @@ pub fn warning(about: &About, warning: &Warning) -> String {
             written(mark),
         ),
         Warning::Disabled(what) => disabled::warning(about, what),
-        Warning::CascadingNotKnown(mark) => format!(
-            "{}: {} does not protect it: Cascading is not known for this kind; Always is",
-            subject(about),
-            written(mark),
-        ),
     }
 }
 
@@ -444,7 +434,24 @@ fn holding(held: &Held) -> String {
         ),
         Held::Replicas(1) => "1 replica".to_owned(),
         Held::Replicas(replicas) => format!("{replicas} replicas"),
+        Held::DaemonPods(1) => "1 pod that it should run".to_owned(),
+        Held::DaemonPods(pods) => format!("{pods} pods that it should run"),
+        Held::JobPods(1) => "1 active pod".to_owned(),
+        Held::JobPods(pods) => format!("{pods} active pods"),
+        Held::ActiveJobs(census) => counted(census, "active Job", "active Jobs"),
+        Held::BoundVolume(volume) => named("a volume that it is bound to", volume),
+        Held::BoundClaim(claim) => named("a claim that it is bound to", claim),
+        Held::MountingPods(census) => counted(census, "pod that mounts it", "pods that mount it"),
+        Held::ReadyEndpoints(census) => counted(census, "ready endpoint", "ready endpoints"),
+        Held::NodePods(census) => {
+            counted(census, "pod that is not a DaemonSet's", "pods that are not a DaemonSet's")
+        }
+        Held::Dependents(census) => counted(census, "object that it owns", "objects that it owns"),
     }
+}
+
+fn named(what: &str, name: &str) -> String {
+    if name.is_empty() { what.to_owned() } else { format!("{what}: {name}") }
 }
 
 /// `3 active pods: web-0, web-1, web-2`
@@ -491,15 +498,8 @@ fn losing(loss: &Loss) -> String {
 /// What makes a `Cascading` refusal go away without lifting the protection.
 fn first_step(about: &About, finding: &Finding) -> Option<String> {
     let step = match &finding.reason {
-        Reason::MarkedWhile(_, held) | Reason::Ruled(_, held)
-            if held.iter().any(|held| matches!(held, Held::Replicas(_))) =>
-        {
-            "Scale it to 0 first.".to_owned()
-        }
-        Reason::Ruled(_, held) if held.is_empty() => return None,
-        Reason::MarkedWhile(..) | Reason::Ruled(..) | Reason::Dooms(..) | Reason::Own(_) => {
-            "Delete those first.".to_owned()
-        }
+        Reason::MarkedWhile(_, held) | Reason::Ruled(_, held) => return step_without(about, held),
+        Reason::Dooms(..) | Reason::Own(_) => "Delete those first.".to_owned(),
         Reason::Spent(_, standing) => {
             let namespace = about.namespace.as_deref().unwrap_or_default();
             format!("Wait until more are: kubectl get pub {} -n {namespace} -w.", standing.budget)
@@ -526,6 +526,28 @@ fn first_step(about: &About, finding: &Finding) -> Option<String> {
         | Reason::Invalid(_) => return None,
     };
     Some(step)
+}
+
+/// What to do first, so that nothing would go with an object; `None` where nothing can be done but to lift the protection.
+fn step_without(about: &About, held: &[Held]) -> Option<String> {
+    Some(match held.first()? {
+        Held::Replicas(_) => "Scale it to 0 first.".to_owned(),
+        Held::DaemonPods(_) => "Give it a node selector that no Node has first.".to_owned(),
+        Held::JobPods(_) => "Suspend it, or wait until it has ended.".to_owned(),
+        // A claim is bound until it is deleted.
+        Held::BoundVolume(_) => return None,
+        Held::ReadyEndpoints(_) => "Scale what is behind it to 0 first.".to_owned(),
+        Held::NodePods(_) => {
+            format!("Drain it first: kubectl drain {} --ignore-daemonsets.", shell_word(&about.name))
+        }
+        Held::ActivePods(_)
+        | Held::BoundClaims(_)
+        | Held::Instances(..)
+        | Held::ActiveJobs(_)
+        | Held::BoundClaim(_)
+        | Held::MountingPods(_)
+        | Held::Dependents(_) => "Delete those first.".to_owned(),
+    })
 }
 
 /// A name as one word of a shell. RBAC names may hold nearly anything.

@@ -45,11 +45,6 @@ fn a_cascading_workload_counts_while_it_has_replicas() {
     let message = prose::refusal(&verdict).unwrap();
     assert!(message.contains("deployment \"shop/web\" (label policy.kruise.io/delete-protection=Cascading, and it has 2 replicas)"), "{message}");
     allowed(&delete("Namespace", &labelled("shop", ""), &holding(vec![("Deployment", with(0))])));
-    allowed(&delete(
-        "Namespace",
-        &labelled("shop", ""),
-        &holding(vec![("ConfigMap", in_namespace("shop", "c", CASCADING, "{}"))]),
-    ));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::executor::block_on;
 use palisade_engine::{
-    Action, Object, OwnerState, Part, Portion, Review, SourceLabels, Subject, Unknown, User, Verdict, decide,
+    Action, Object, OwnerState, Part, Portion, Review, SourceMarks, Subject, Unknown, User, Verdict, decide,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn pods() -> Value {
 }
 
 fn there(is_terminating: bool) -> OwnerState {
-    OwnerState::There { labels: SourceLabels::default(), is_terminating }
+    OwnerState::There { labels: SourceMarks::default(), is_terminating }
 }
 
 fn protecting(selector: &Value, except: &Value) -> Given {

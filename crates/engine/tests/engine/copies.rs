@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use palisade_engine::{
-    Action, ClaimTemplate, Object, OwnerState, Portion, SourceLabels, Subject, Unknown, Verdict,
+    Action, ClaimTemplate, Object, OwnerState, Portion, SourceMarks, Subject, Unknown, Verdict,
 };
 use palisade_engine::{advise, prose};
 use rstest::rstest;
@@ -16,8 +16,8 @@ const OPERATOR: &str = "system:serviceaccount:cert-manager:cert-manager";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
 /// What an owner hands on.
-fn source(owner: &Value) -> SourceLabels {
-    SourceLabels::of(&Object::parse(owner.to_string().as_bytes()).unwrap())
+fn source(owner: &Value) -> SourceMarks {
+    SourceMarks::of(&Object::parse(owner.to_string().as_bytes()).unwrap())
 }
 
 fn there(owner: &Value) -> OwnerState {
@@ -150,7 +150,7 @@ fn an_owner_that_nobody_ever_saw_takes_nothing_along() {
 
 #[test]
 fn a_terminating_owner_counts_as_gone_and_a_live_one_does_not() {
-    let state = |is_terminating| OwnerState::There { labels: SourceLabels::default(), is_terminating };
+    let state = |is_terminating| OwnerState::There { labels: SourceMarks::default(), is_terminating };
     assert!(delete_as(COLLECTOR, "Widget", &made(), &with_owner(state(true))).is_allowed());
     assert!(!delete_as(COLLECTOR, "Widget", &made(), &with_owner(state(false))).is_allowed());
 }
@@ -182,10 +182,10 @@ fn in_a_terminating_namespace_claims_go_after_their_set() {
 #[case("logs-db-0", false)]
 #[case("data-db", false)]
 fn a_claim_is_known_by_its_name_and_template(#[case] name: &str, #[case] is_copy: bool) {
-    let labels = SourceLabels::in_template(&json!({KEY: "Always"}));
+    let labels = SourceMarks::in_template(&json!({"labels": {KEY: "Always"}}));
     let template = ClaimTemplate { set: "db".to_owned(), template: "data".to_owned(), labels };
     let unlabelled =
-        ClaimTemplate { template: "logs".to_owned(), labels: SourceLabels::default(), ..template.clone() };
+        ClaimTemplate { template: "logs".to_owned(), labels: SourceMarks::default(), ..template.clone() };
     let world =
         || Given { claim_templates: Ok(vec![template.clone(), unlabelled.clone()]), ..Given::default() };
     let json = crate::world::in_namespace("shop", name, &format!(r#""{KEY}":"Always""#), "{}");
@@ -297,4 +297,18 @@ fn who_labels_what_no_label_protects_is_told_so() {
         EndpointSlices, Events and Leases are never protected by label";
     assert_eq!(outcome(&verdict), (None, None, vec![warning.to_owned()]));
     allowed(&advised("EndpointSlice", Some(&marked), &marked));
+}
+
+#[test]
+fn who_annotates_what_nothing_protects_is_told_so() {
+    const ANNOTATION: &str = "policy.kruise.io/disable-cascading-deletion";
+    let lease = |value: &str| json!({"metadata": {"name": "l", "namespace": "shop", "annotations": {ANNOTATION: value}}});
+    let told = outcome(&advised("Lease", None, &lease("true"))).2;
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].contains("annotation policy.kruise.io/disable-cascading-deletion=true does not protect it"),
+        "{told:?}"
+    );
+    allowed(&advised("Lease", Some(&lease("true")), &lease("true")));
+    allowed(&advised("Lease", None, &lease("false")));
 }

@@ -301,23 +301,6 @@ fn a_value_cannot_pass_for_our_words() {
 }
 
 #[test]
-fn cascading_on_any_other_kind_lets_go_with_a_warning() {
-    let verdict = delete("ConfigMap", &in_namespace("shop", "settings", CASCADING, "{}"), &Given::default());
-    assert_eq!(
-        outcome(&verdict),
-        (
-            None,
-            None,
-            vec![
-                "configmap \"shop/settings\": label policy.kruise.io/delete-protection=Cascading does not protect it: \
-                 Cascading is not known for this kind; Always is"
-                    .to_owned()
-            ]
-        )
-    );
-}
-
-#[test]
 fn what_is_already_going_may_always_go() {
     let json = format!(
         r#"{{"metadata":{{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z","labels":{{{ALWAYS}}}}}}}"#

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod cascade;
+mod cascading;
 mod churn;
 mod components;
 mod copies;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use palisade_engine::{Object, OwnerState, SourceLabels, prose};
+use palisade_engine::{Object, OwnerState, SourceMarks, prose};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -200,7 +200,7 @@ fn message(items: &[Item], of: &str) -> Option<String> {
     let rule = json!({"protectedResources": [
         {"resourceSelector": [{"apiVersion": "v1", "kind": "ConfigMap"}], "resourceNames": ["ruled-*"]}]});
     let owner = json!({"metadata": {"labels": {PROTECTION: "Always"}}}).to_string();
-    let labels = SourceLabels::of(&Object::parse(owner.as_bytes()).unwrap());
+    let labels = SourceMarks::of(&Object::parse(owner.as_bytes()).unwrap());
     let world = Given {
         objects: Ok(items.iter().map(|item| (item.kind, item.json())).collect()),
         owners: BTreeMap::from([("o".to_owned(), Ok(OwnerState::There { labels, is_terminating: false }))]),

@@ -6,7 +6,7 @@ use futures::executor::block_on;
 use palisade_api::protection::Action::{self as Taken, Deny};
 use palisade_api::protection::UnreadableProtection;
 use palisade_engine::{
-    Action, Code, Matched, Object, Part, Portion, Protections, Subject, Verdict, decide, prose,
+    Action, Code, Dependents, Matched, Object, Part, Portion, Protections, Subject, Verdict, decide, prose,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -90,16 +90,6 @@ fn cascading_protects_while_there_is_something_to_lose() {
     let message = prose::refusal(&delete("Deployment", &web(2), &world)).unwrap();
     assert!(message.contains("\"sample\", and it has 2 replicas. Scale it to 0 first."), "{message}");
     allowed(&delete("Deployment", &web(0), &world));
-}
-
-#[test]
-fn cascading_on_a_kind_without_known_dependents_warns() {
-    let mut spec = spec(&json!({"apiVersion": "v1", "kind": "ConfigMap"}));
-    spec["mode"] = "Cascading".into();
-    let verdict =
-        delete("ConfigMap", &in_namespace("a", "b", "", "{}"), &Given::protected(&[("sample", spec)]));
-    assert!(verdict.is_allowed());
-    assert!(outcome(&verdict).2[0].contains("Cascading is not known for this kind; Always is"));
 }
 
 #[test]
@@ -206,7 +196,9 @@ fn a_change_of_labels_is_answered_as_a_deletion_would_be() {
     let change = |world: &Given| relabel("ConfigMap", WEB, "", world);
     allowed(&change(&with("exempt", json!({"users": ["jane"]}))));
     allowed(&change(&with("labelChanges", json!("Ignore"))));
-    allowed(&change(&with("mode", json!("Cascading"))));
+    let nothing_owned =
+        Given { scale: Ok(None), dependents: Ok(Dependents::default()), ..with("mode", json!("Cascading")) };
+    allowed(&change(&nothing_owned));
     assert!(!change(&with("labelChanges", json!("Guard"))).is_allowed());
     let warned = change(&with("action", json!("Warn")));
     let warning = "configmap \"shop/c\" is protected from deletion: ResourceDeletionProtection \"sample\"; with this change of its \

@@ -1,6 +1,6 @@
 //! A world in which every answer is given beforehand, and the words of these tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use futures::executor::block_on;
@@ -11,10 +11,10 @@ use palisade_api::marks;
 use palisade_api::protection::rules_of;
 use palisade_api::search_groups::SearchGroups;
 use palisade_engine::{
-    About, Action, Answer, BudgetAuthor, Census, ClaimTemplate, Code, Count, Critical, Definition, Expects,
-    Holders, Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place, Present,
-    ProtectedComponents, Protections, Refused, Review, Scaled, Scope, Search, Settings, Spent, Subject,
-    Unknown, UnreadableKind, User, Verdict, Withdrawal, World, decide, prose,
+    About, Action, Answer, BudgetAuthor, Census, ClaimTemplate, Code, Count, Critical, Definition,
+    Dependents, Expects, Holders, Judged, Kind, Loss, Metadata, Object, OwnerRef, OwnerState, Parent, Place,
+    Present, ProtectedComponents, Protections, Refused, Review, Scale, Scaled, Scope, Search, Settings,
+    Spent, Subject, Unknown, UnreadableKind, User, Verdict, Withdrawal, World, decide, prose,
 };
 use serde_json::Value;
 
@@ -32,6 +32,15 @@ pub(crate) struct Given {
     pub(crate) claims: Answer<Census>,
     pub(crate) instances: Answer<Census>,
     pub(crate) pod: Answer<Option<String>>,
+    pub(crate) scale: Answer<Option<Scale>>,
+    /// The pods that mount claims, by claim; the endpoints of Services, by Service; the pods of all Nodes.
+    pub(crate) mounting: Answer<BTreeMap<String, Census>>,
+    pub(crate) endpoints: Answer<BTreeMap<String, Census>>,
+    pub(crate) on_node: Answer<Census>,
+    /// What each owner owns, by its uid.
+    pub(crate) dependents: Answer<Dependents>,
+    /// How often the last five were asked.
+    pub(crate) asked: Mutex<usize>,
     pub(crate) protections: Protections,
     pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// What a search looks at: kinds and objects.
@@ -73,6 +82,12 @@ impl Default for Given {
             claims: Err(unasked()),
             instances: Err(unasked()),
             pod: Err(unasked()),
+            scale: Err(unasked()),
+            mounting: Err(unasked()),
+            endpoints: Err(unasked()),
+            on_node: Err(unasked()),
+            dependents: Err(unasked()),
+            asked: Mutex::default(),
             protections: Protections::default(),
             namespaces: BTreeMap::new(),
             objects: Ok(Vec::new()),
@@ -119,6 +134,36 @@ impl World for Given {
     }
     fn is_searched(&self, group: &str) -> bool {
         self.searched.contain(group)
+    }
+    async fn scale(&self, _: &Kind<'_>) -> Answer<Option<Scale>> {
+        *self.asked.lock().unwrap() += 1;
+        self.scale.clone()
+    }
+    async fn mounting_pods(&self, _: &str, claims: &BTreeSet<String>) -> Answer<BTreeMap<String, Census>> {
+        *self.asked.lock().unwrap() += 1;
+        let mut mounting = self.mounting.clone()?;
+        mounting.retain(|claim, _| claims.contains(claim));
+        Ok(mounting)
+    }
+    async fn ready_endpoints(
+        &self,
+        _: &str,
+        services: &BTreeSet<String>,
+    ) -> Answer<BTreeMap<String, Census>> {
+        *self.asked.lock().unwrap() += 1;
+        let mut endpoints = self.endpoints.clone()?;
+        endpoints.retain(|service, _| services.contains(service));
+        Ok(endpoints)
+    }
+    async fn pods_on_node(&self, _: &str) -> Answer<Census> {
+        *self.asked.lock().unwrap() += 1;
+        self.on_node.clone()
+    }
+    async fn dependents(&self, _: Option<&str>, owners: &BTreeSet<String>) -> Answer<Dependents> {
+        *self.asked.lock().unwrap() += 1;
+        let mut dependents = self.dependents.clone()?;
+        dependents.by_owner.retain(|owner, _| owners.contains(owner));
+        Ok(dependents)
     }
     fn protections(&self) -> &Protections {
         &self.protections
@@ -299,6 +344,12 @@ pub(crate) fn kind(kind: &str) -> Kind<'static> {
         "CustomResourceDefinition" => ("apiextensions.k8s.io", "customresourcedefinitions"),
         "ClusterRole" => ("rbac.authorization.k8s.io", "clusterroles"),
         "Widget" => ("example.com", "widgets"),
+        "ReplicationController" => ("", "replicationcontrollers"),
+        "DaemonSet" => ("apps", "daemonsets"),
+        "ControllerRevision" => ("apps", "controllerrevisions"),
+        "CronJob" => ("batch", "cronjobs"),
+        "PersistentVolume" => ("", "persistentvolumes"),
+        "Node" => ("", "nodes"),
         "Event" => ("", "events"),
         "Endpoints" => ("", "endpoints"),
         "EndpointSlice" => ("discovery.k8s.io", "endpointslices"),

@@ -383,10 +383,10 @@ fn uniteddeployments_of_kruise() {
 }
 
 #[test]
-fn a_workload_without_replicas_in_its_spec_has_one() {
+fn a_kind_of_the_same_name_in_another_group_is_no_workload() {
     shared(async |cluster| {
         let group = "unset.example.com";
-        // Only Kruise's and Kubernetes' own workloads are known: others are let go with a warning.
+        // Only Kruise's and Kubernetes' own workloads have replicas without a scale: this one owns nothing, and goes.
         cluster.apply(&definition(group, "Deployment", "deployments", "Namespaced", &["v1"])).await;
         cluster
             .must(&format!("wait crd/deployments.{group} --for=condition=Established --timeout=30s"))
@@ -400,7 +400,7 @@ fn a_workload_without_replicas_in_its_spec_has_one() {
             ))
             .await;
         let said = cluster.kubectl(&format!("delete deployments.{group} web -n {ns}")).await;
-        warned(&said, "Cascading is not known for this kind; Always is");
+        allowed(&said);
     });
 }
 
@@ -540,19 +540,6 @@ fn names_that_are_hard_to_type_are_lifted_as_printed() {
             allowed(&cluster.shell(&lifting(&said)).await);
             allowed(&cluster.kubectl_with(delete, "").await);
         }
-    });
-}
-
-#[test]
-fn cascading_on_another_kind_is_let_go_with_a_warning() {
-    shared(async |cluster| {
-        let ns = cluster.namespace().await;
-        cluster.must(&format!("create service clusterip s --tcp=80 -n {ns}")).await;
-        cluster.must(&format!("label service s -n {ns} {LABEL}=Cascading")).await;
-        warned(
-            &cluster.kubectl(&format!("delete service s -n {ns}")).await,
-            "Cascading is not known for this kind; Always is",
-        );
     });
 }
 

@@ -11,6 +11,7 @@ mod broken_apis;
 mod budgets;
 mod caller;
 mod cascade;
+mod cascading;
 mod cluster;
 mod command_line;
 mod components;

@@ -1,4 +1,4 @@
-//! Warnings for people who set a protection label where it is copied, or where it protects nothing.
+//! Warnings for people who set a protection label or annotation where it is copied, or where it protects nothing.
 //!
 //! They are told the moment they do it, and nothing is ever refused: while nobody answers, nobody is warned.
 
@@ -7,7 +7,11 @@ use palisade_api::kinds::TRANSIENT_KINDS;
 use palisade_api::marks;
 
 use super::cel::{self, Expression, cel};
-use super::{Wanted, protecting_labels, rule, selector};
+use super::{NAMESPACE_NAME, Wanted, annotated, protecting_labels, requirement, rule, selector};
+
+/// Where Nodes write their Leases, every few seconds each. No selector reads annotations, so that every write of these
+/// kinds is looked at by an expression; these are most of them, and nobody else's.
+const HEARTBEATS: &str = "kube-node-lease";
 
 /// The kinds whose templates' labels are copied: `(group, plural)`.
 const TEMPLATED: [(&str, &str); 12] = [
@@ -44,6 +48,14 @@ impl Wanted<'_> {
                 ..self.advising(&format!("{name}-advice"))
             });
         }
+        let kinds = TRANSIENT_KINDS.iter().map(|kind| written(kind.group, kind.plural));
+        let elsewhere = [self.own_namespace.to_owned(), HEARTBEATS.to_owned()];
+        webhooks.push(ValidatingWebhook {
+            rules: Some(kinds.collect()),
+            namespace_selector: Some(selector(&[requirement(NAMESPACE_NAME, "NotIn", &elsewhere)])),
+            match_conditions: Some(vec![newly_annotated().condition("newly-annotated")]),
+            ..self.advising("disable-cascading-deletion-annotation-advice")
+        });
         webhooks
     }
 
@@ -72,6 +84,18 @@ pub(super) fn by_somebody_else() -> Expression {
          || request.userInfo.username.startsWith('system:serviceaccount:kube-system:') \
          || request.userInfo.username.startsWith('system:node:'))"
     )
+}
+
+/// That somebody sets the annotation, or changes it.
+fn newly_annotated() -> Expression {
+    let key = cel::string(marks::DISABLE_CASCADING_DELETION);
+    let was = cel!(
+        "(request.operation == 'UPDATE' && has(oldObject.metadata.annotations) \
+         && {0} in oldObject.metadata.annotations \
+         && oldObject.metadata.annotations[{0}] == object.metadata.annotations[{0}])",
+        key
+    );
+    cel!("{} && !{} && {}", annotated(&cel!("object")), was, by_somebody_else())
 }
 
 /// That a template has a protection label that it did not have before.
@@ -121,7 +145,7 @@ mod tests {
             .iter()
             .filter(|webhook| webhook.client_config.url.as_ref().is_some_and(|url| url.contains("/advice")))
             .collect();
-        assert_eq!(advising.len(), 4);
+        assert_eq!(advising.len(), 5);
         for webhook in advising {
             assert_eq!(webhook.failure_policy.as_deref(), Some("Ignore"), "{}", webhook.name);
             let selects = webhook.object_selector.as_ref().unwrap().match_expressions.is_some();
