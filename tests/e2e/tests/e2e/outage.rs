@@ -91,6 +91,28 @@ fn what_is_going_goes_also_while_nobody_answers() {
 }
 
 #[test]
+fn controllers_go_on_under_protection_by_default_while_nobody_answers() {
+    alone(async |cluster| {
+        let ns = &cluster.namespace().await;
+        cluster.must(&format!("create deployment web --image=example/app --replicas=3 -n {ns}")).await;
+        cluster.must(&format!("rollout status deployment/web -n {ns} --timeout=60s")).await;
+        let spec =
+            format!("{{protectedResources: [{{resourceSelector: [{{kind: \"*\", namespace: {ns}}}]}}]}}");
+        crate::protections::protect(cluster, ns, &spec).await;
+        kill_all(cluster);
+        held_up(&cluster.kubectl(&format!("delete deployment web -n {ns}")).await);
+        cluster.must(&format!("scale deployment web --replicas=1 -n {ns}")).await;
+        cluster.must(&format!("set image deployment/web app=example/app:2 -n {ns}")).await;
+        cluster.must(&format!("rollout status deployment/web -n {ns} --timeout=60s")).await;
+        let pods = format!("get pods -n {ns} -o name");
+        cluster.eventually_prints(&pods, |names| names.lines().count() == 1).await;
+        cluster.palisade.revive().expect("revived");
+        cluster.palisade.wait_ready().await.expect("ready");
+        cluster.eventually(&format!("delete resourcedeletionprotection {ns} --ignore-not-found")).await;
+    });
+}
+
+#[test]
 fn pods_that_a_cluster_needs_are_not_held_up_while_nobody_answers() {
     alone(async |cluster| {
         let ns = &cluster.namespace().await;

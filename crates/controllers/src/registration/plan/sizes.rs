@@ -13,8 +13,8 @@ use super::tests::plan_as;
 use super::{Namespaces, Wanted, left_out, merged, plan};
 use crate::registration::coverage::Coverage;
 
-/// What etcd takes, with room for what others add.
-const LARGEST: usize = 1_450_000;
+/// What etcd takes, 1.5 MiB, with room for `managedFields`. It is stored in a shorter form than JSON, which is counted here.
+const LARGEST: usize = 1_480_000;
 const MOST: usize = 60;
 /// Those of `owners.rs`, and one for pods of the system.
 const OWNER_WEBHOOKS: usize = 7;
