@@ -331,7 +331,7 @@ fn whoever_tries_again_and_again_does_not_hold_a_slot_for_ever() {
         control(cluster, ns, &rule("1h", 1)).await;
         keep_from_evictions(cluster, ns, "kept=yes", 1).await;
         let started = Instant::now();
-        let freed = wait_until(Duration::from_secs(45), || async {
+        let freed = wait_until(Duration::from_secs(120), || async {
             assert!(!evict(cluster, ns, "p0", "").await.ok);
             tokio::time::sleep(Duration::from_secs(2)).await;
             delete(cluster, ns, "p1").await.ok
